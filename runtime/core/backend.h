@@ -1,0 +1,70 @@
+/* The seam to devices. The core knows memory, mappings, shards and launches only through this
+ * table. */
+#ifndef RANKFOLD_BACKEND_H
+#define RANKFOLD_BACKEND_H
+
+#include "abi.h"
+#include "rankfold.h"
+
+typedef struct rfi_device rfi_device; /* one per comm and rank, private to the backend */
+
+typedef struct rfi_capabilities {
+    char arch[24];          /* "x86-64/avx512": part of the database key */
+    uint32_t isa_mask;      /* bit per RF_ISA_* code that runs here */
+    uint32_t cpus;          /* that this rank may run on */
+    uint64_t granularity;   /* allocations are multiples of it */
+    const char *hw_text;    /* "key=value\n" lines of this rank for hw_fp; owned by the device */
+    const char *env_text;   /* the same for env_fp */
+    unsigned char uuid[16]; /* identity of the device; all zero = shareable between ranks (cpu) */
+} rfi_capabilities;
+
+/* One exported allocation, and how another rank gets at it: a file descriptor that travels over the
+ * control plane, or the plain pointer for ranks that are threads of one process. */
+typedef struct rfi_memory {
+    unsigned char *base;
+    size_t bytes;
+    int fd; /* -1 = none */
+} rfi_memory;
+
+typedef struct rfi_stream_info {
+    uint64_t id; /* never reused within a process; NULL stream on cpu: the calling thread's */
+    int capturing;
+} rfi_stream_info;
+
+typedef struct rfi_backend {
+    const char *name;
+    /* No side effects beyond this process; fails with E_BACKEND and the reason where it cannot run.
+     */
+    rf_result (*open)(const rf_config *config, rfi_device **out, rf_error *err);
+    void (*capabilities)(const rfi_device *device, rfi_capabilities *out);
+    /* Memory that peers can map, cleared, placed next to this rank. */
+    rf_result (*allocate)(rfi_device *device, size_t bytes, rfi_memory *out, rf_error *err);
+    /* Maps a peer's allocation; verifies size and seals of what arrived. same_process: the peer is
+     * a thread of this process. */
+    rf_result (*import)(rfi_device *device, const rfi_memory *theirs, int same_process,
+                        rfi_memory *out, rf_error *err);
+    void (*unmap)(rfi_device *device, rfi_memory *imported);
+    void (*release)(rfi_device *device, rfi_memory *allocated);
+    /* Makes every kernel of the shard launchable without lazy loading. */
+    rf_result (*load)(rfi_device *device, const rf_shard *shard, rf_error *err);
+    /* `params` is copied before return. Synchronous on the NULL cpu stream, else asynchronous. */
+    rf_result (*launch)(rfi_device *device, const rf_variant *variant, const rf_params *params,
+                        void *stream);
+    void (*stream_info)(rfi_device *device, void *stream, rfi_stream_info *out);
+    /* Host view of a region's poison word and fault record; no synchronisation. */
+    void (*read_fault)(rfi_device *device, const unsigned char *region, uint32_t *poison,
+                       rf_fault *out);
+    /* Sets the poison word of a region that this rank maps, if it is still 0, and wakes its
+     * sleepers. */
+    void (*poison)(rfi_device *device, unsigned char *region, uint32_t word);
+    /* Clears own region for a new start; the core has drained and synchronised the ranks around it.
+     */
+    void (*clear)(rfi_device *device, unsigned char *region, size_t bytes, uint32_t generation);
+    rf_result (*drain)(rfi_device *device,
+                       uint32_t timeout_ms); /* all launches of this rank are done */
+    void (*close)(rfi_device *device);
+} rfi_backend;
+
+extern const rfi_backend rfi_backend_cpu;
+
+#endif

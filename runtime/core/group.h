@@ -1,0 +1,53 @@
+/* The seam between the core and the tuner: collectives over the control plane, and launches that
+ * bypass plans. */
+#ifndef RANKFOLD_GROUP_H
+#define RANKFOLD_GROUP_H
+
+#include "backend.h"
+#include "store/store.h"
+
+/* Formats *err (NULL is fine) and returns code. rank -1 = unknown. */
+rf_result rfi_fail(rf_error *err, rf_result code, int rank, const char *step, const char *format,
+                   ...) __attribute__((format(printf, 5, 6)));
+
+/* Allgather over the control sockets: out[r * bytes] = rank r's. Detects dead ranks at once.
+ * E_TIMEOUT, E_PEER name the rank. */
+rf_result rfi_allgather(rf_comm *comm, const char *step, const void *in, void *out, size_t bytes,
+                        uint32_t timeout_ms, rf_error *err);
+/* Rank 0's bytes to all, any size. */
+rf_result rfi_broadcast(rf_comm *comm, const char *step, void *buf, size_t bytes,
+                        uint32_t timeout_ms, rf_error *err);
+/* All ranks bring their verdict; all leave with the same: RF_OK, or the first failing rank's code
+ * and text. */
+rf_result rfi_agree(rf_comm *comm, const char *step, rf_result mine, const rf_error *mine_err,
+                    uint32_t timeout_ms, rf_error *err);
+
+/* Launches one variant on a channel outside of any plan, with the same checks as rf_all_reduce. */
+rf_result rfi_launch(rf_comm *comm, int channel, const rf_variant *variant, uint32_t grid,
+                     const void *in, void *out, uint64_t count, rf_dtype dtype, void *stream);
+
+/* May this comm run this variant for this shape? NULL = yes, else a static reason (isa, world,
+ * hidden, opt-in flags ...). */
+const char *rfi_refusal(const rf_comm *comm, const rf_variant *variant, const rf_shape *shape);
+/* Variants of the comm's packs for its world, in pack order; i < rfi_variant_count. */
+size_t rfi_variant_count(const rf_comm *comm);
+const rf_variant *rfi_variant_at(const rf_comm *comm, size_t i);
+const rf_variant *rfi_variant_by_hash(const rf_comm *comm, const unsigned char hash[16]);
+const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name);
+
+/* Group facts, equal on all ranks after create. */
+const rfi_fingerprint *rfi_hw(const rf_comm *comm);
+const rfi_fingerprint *rfi_env(const rf_comm *comm);
+const char *rfi_arch(const rf_comm *comm);
+rf_store *rfi_store(const rf_comm *comm); /* rank 0; NULL elsewhere */
+uint64_t rfi_capacity(const rf_comm *comm);
+uint32_t rfi_timeout_ms(const rf_comm *comm); /* config.create_timeout_ms */
+void rfi_log(const rf_comm *comm, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Replaces a channel's deadline for candidates under test; 0 restores the config's. */
+void rfi_set_deadline(rf_comm *comm, int channel, uint32_t deadline_ms);
+/* Marks the tuning session of this comm as open (1) or closed (0): what rf_can_profile answers. */
+void rfi_set_tuning(rf_comm *comm, int open);
+
+#endif

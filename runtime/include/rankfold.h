@@ -1,0 +1,445 @@
+/* Rankfold: all-reduce between the ranks of one machine, from kernels that were generated, compiled
+ * and measured beforehand.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A *rank* is one participant: a process, or a thread of a process. All ranks form the *world*.
+ * Each rank creates its end of a communicator (rf_comm), prepares the shapes that it will use
+ * (collective, slow, does everything that can fail), and then calls rf_all_reduce (local, fast: one
+ * table look-up and one launch).
+ *
+ *     rf_bootstrap boot;
+ *     rf_comm *comm;
+ *     rf_error err = {0};
+ *     const rf_pack *packs[] = { &rf_pack_cpu };
+ *     rf_config cfg = RF_CONFIG_INIT;
+ *     cfg.packs = packs, cfg.n_packs = 1;
+ *     rf_bootstrap_env(&boot, &err);                              // RANK, WORLD_SIZE, ...: any
+ * launcher rf_comm_create(&cfg, &boot, &comm, &err);                   // collective rf_shape shape
+ * = { RF_ALL_REDUCE, RF_BF16, RF_EAGER, 16, 4096 };  // 16 rows of 4096 rf_prepare(comm, 0, &shape,
+ * 1, &err);                       // collective rf_all_reduce(comm, 0, x, x, 16 * 4096, RF_BF16,
+ * NULL);     // out = in: in place rf_comm_close(comm, 5000, &err);                            //
+ * collective rf_comm_destroy(comm);
+ *
+ * Rules that hold everywhere, said once:
+ *  - Collective means: every rank calls it, in the same order, with the same arguments. All ranks
+ * get the same verdict; where arguments differ between ranks, all get RF_E_MISMATCH and the text
+ * names a rank and the difference.
+ *  - On failure nothing has changed, nothing is leaked, and out parameters are untouched, unless
+ * the function says otherwise.
+ *  - `rf_error *err` may be NULL. It is written only on failure.
+ *  - The library never prints, exits, aborts, raises signals or installs handlers. No function
+ * touches a driver, starts a thread or opens a file before rf_comm_create or rf_store_open; `fork`
+ * after loading works.
+ *  - Thread safety: different comms are independent. On one comm, rf_comm_abort, rf_comm_check and
+ * rf_status_json may be called from any thread at any time before rf_comm_destroy; all else from
+ * one thread at a time (different channels of a comm may launch concurrently).
+ *  - Pointers passed in are borrowed for the call only, unless the function says otherwise.
+ */
+#ifndef RANKFOLD_H_7A1C
+#define RANKFOLD_H_7A1C
+
+#include <stddef.h> /* size_t */
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RF_API __attribute__((visibility("default")))
+
+/* ================================================= version
+ * ================================================= */
+
+#define RF_VERSION_MAJOR  0
+#define RF_VERSION_MINOR  1
+#define RF_VERSION_PATCH  0
+#define RF_VERSION_NUMBER (RF_VERSION_MAJOR * 10000 + RF_VERSION_MINOR * 100 + RF_VERSION_PATCH)
+
+/* Version of the linked library (compare with RF_VERSION_NUMBER) and its text. Never fail. */
+RF_API uint32_t rf_version_number(void);
+RF_API const char *rf_version_string(void);
+
+/* ================================================= results
+ * ================================================= */
+
+/* Groups have gaps; a value keeps its meaning. Everything from 10 up is an error.
+ * X(NAME, number, text) */
+#define RF_RESULT_LIST(X)                                                                          \
+    X(OK, 0, "ok")                                                                                 \
+    X(FALLBACK, 1,                                                                                 \
+      "the caller's own collective was measured faster for this shape; the stream was not "        \
+      "touched")                                                                                   \
+    X(E_ARG, 10, "wrong argument")                                                                 \
+    X(E_DTYPE, 11, "unknown or unsupported dtype")                                                 \
+    X(E_ALIGN, 12, "pointer is not aligned to its element size")                                   \
+    X(E_OVERLAP, 13, "input and output overlap without being equal")                               \
+    X(E_CAPACITY, 14, "larger than the capacity of the comm")                                      \
+    X(E_CHANNEL, 15, "no such channel")                                                            \
+    X(E_SYSTEM, 20, "the operating system refused")                                                \
+    X(E_MEMORY, 21, "out of memory")                                                               \
+    X(E_BACKEND, 22, "the backend is not available here")                                          \
+    X(E_PACK, 23, "a pack does not fit this runtime")                                              \
+    X(E_VARIANT, 24, "no variant for this")                                                        \
+    X(E_TIMEOUT, 30, "a rank did not arrive in time")                                              \
+    X(E_PEER, 31, "a rank is gone")                                                                \
+    X(E_MISMATCH, 32, "the ranks disagree")                                                        \
+    X(E_REMOTE, 33, "another rank failed")                                                         \
+    X(E_ABORTED, 34, "aborted")                                                                    \
+    X(E_POISONED, 35, "an earlier call failed; the channel needs rf_comm_reset")                   \
+    X(E_CLOSED, 36, "the comm is closed")                                                          \
+    X(E_STREAM, 40, "the channel belongs to another stream")                                       \
+    X(E_CAPTURE, 41, "not possible while the stream is capturing")                                 \
+    X(E_GENERATION, 42, "a launch from an earlier generation of the comm")                         \
+    X(E_DB, 50, "the tactic database cannot be used")                                              \
+    X(E_DB_FOREIGN, 51, "not a Rankfold tactic database")                                          \
+    X(E_DB_NEWER, 52, "the tactic database has a newer schema")                                    \
+    X(E_DB_CORRUPT, 53, "the tactic database is damaged")                                          \
+    X(E_DB_LOCKED, 54, "the tactic database is locked")                                            \
+    X(E_DB_READONLY, 55, "the tactic database cannot be written")                                  \
+    X(E_DB_FULL, 56, "no space left for the tactic database")                                      \
+    X(E_DB_ABSENT, 57, "there is no tactic database")                                              \
+    X(E_WRONG, 60, "a result differs from the oracle")
+
+typedef enum rf_result {
+#define RF_X(name, number, text) RF_##name = (number),
+    RF_RESULT_LIST(RF_X)
+#undef RF_X
+} rf_result;
+
+/* A short English sentence for any value, "unknown result" included. Static storage. */
+RF_API const char *rf_strerror(rf_result result);
+
+#define RF_ERROR_TEXT 480
+
+/* What went wrong, where. `text` is one line, always terminated, and says what was found and what
+ * was expected. */
+typedef struct rf_error {
+    rf_result code;
+    int rank;         /* rank that failed or is to blame; -1 = this one, before ranks are known */
+    const char *step; /* static: "bootstrap", "identity", "allocate", "map", "probe", "prepare",
+                         "call", ... */
+    char text[RF_ERROR_TEXT];
+} rf_error;
+
+/* ================================================= shapes
+ * ================================================= */
+
+typedef enum rf_op { RF_ALL_REDUCE = 0 } rf_op; /* sum */
+typedef enum rf_dtype { RF_F32 = 0, RF_BF16 = 1, RF_F16 = 2 } rf_dtype;
+typedef enum rf_mode { RF_EAGER = 0, RF_GRAPH = 1 } rf_mode; /* how the call will be launched */
+
+/* rows x hidden elements. hidden selects specialised kernels; {1, n} is a flat shape of n elements.
+ */
+typedef struct rf_shape {
+    rf_op op;
+    rf_dtype dtype;
+    rf_mode mode;
+    uint64_t rows, hidden;
+} rf_shape;
+
+/* Bytes of one element; 0 for an unknown dtype. */
+RF_API size_t rf_dtype_size(rf_dtype dtype);
+/* "f32", "bf16", "f16"; NULL for an unknown dtype. rf_dtype_parse: -1 for an unknown name. */
+RF_API const char *rf_dtype_name(rf_dtype dtype);
+RF_API int rf_dtype_parse(const char *name);
+
+/* Defines right: out[i] = round(((in[0][i] + in[1][i]) + in[2][i]) ...) with every sum in fp32, in
+ * rank order, one rounding to nearest even at the end, denormals kept, every NaN result 0x7FFF
+ * (f32: 0x7FFFFFFF). Every tactic that is not marked otherwise gives these bits. `out` may equal
+ * any in[r]. world 1 to 8. Errors: E_ARG, E_DTYPE. Pure. */
+RF_API rf_result rf_oracle_all_reduce(const void *const *in, void *out, uint64_t count,
+                                      rf_dtype dtype, int world);
+
+/* ================================================= bootstrap
+ * ================================================= */
+
+/* How ranks find each other. Used inside rf_comm_create only, for a few hundred bytes.
+ * allgather: every rank contributes `bytes` at `in`; out[r * bytes ..] receives rank r's. 0 = done;
+ * else an errno value: ETIMEDOUT when `timeout_ms` passed. If it cannot name the missing rank, the
+ * error says "unknown rank". */
+typedef struct rf_bootstrap {
+    void *ctx;
+    int rank, world;
+    int (*allgather)(void *ctx, const void *in, void *out, size_t bytes, int timeout_ms);
+    void (*free_ctx)(void *ctx); /* NULL: nothing to free */
+} rf_bootstrap;
+
+/* Four ready ones; free each with rf_bootstrap_free after rf_comm_create returned (either way).
+ * socket:  ranks of one machine and network namespace that agree on a name; an abstract Unix
+ * socket, so nothing stays behind. env:     RANK, WORLD_SIZE, LOCAL_RANK as torchrun sets them
+ * (MPI's OMPI_COMM_WORLD_* and PMI_* too); the name comes from RANKFOLD_BOOTSTRAP, else from
+ * MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID. threads: fills out[0 .. world-1] for threads of
+ * this process. A bootstrap from a callback needs no helper: fill the struct. */
+RF_API rf_result rf_bootstrap_socket(const char *name, int rank, int world, rf_bootstrap *out,
+                                     rf_error *err);
+RF_API rf_result rf_bootstrap_env(rf_bootstrap *out, rf_error *err);
+RF_API rf_result rf_bootstrap_threads(int world, rf_bootstrap *out, rf_error *err);
+RF_API void rf_bootstrap_free(rf_bootstrap *boot);
+
+/* ================================================= packs and stores
+ * ================================================= */
+
+/* A static archive of kernels, librankfold_<sku>.a. Declare the ones that you link:
+ * RF_DECLARE_PACK(cpu); then &rf_pack_cpu. */
+typedef struct rf_pack rf_pack;
+#define RF_DECLARE_PACK(sku) extern const rf_pack rf_pack_##sku
+
+/* Where decisions come from and measurements go. Opened by rf_store_open (librankfold_db.a, SQLite)
+ * or taken from a C table that `rankfold db freeze` wrote (no SQLite). Must outlive the comms that
+ * use it. Not shared between threads. */
+typedef struct rf_store rf_store;
+typedef struct rf_frozen rf_frozen;
+
+/* path: the writable database; NULL = $RANKFOLD_DB, else $XDG_STATE_HOME/rankfold/tactics.db, else
+ * $HOME/.local/state/rankfold/tactics.db. shipped: a read-only database below it; NULL = none. With
+ * RF_STORE_READ nothing is created or written. A file that cannot be used is left untouched and the
+ * store answers from the next rung: the call succeeds and rf_store_warning says what was wrong in
+ * one line. Fails only on E_ARG and E_MEMORY. */
+#define RF_STORE_READ 1u
+RF_API rf_result rf_store_open(const char *path, const char *shipped, uint32_t flags,
+                               rf_store **out, rf_error *err);
+RF_API rf_result rf_store_frozen(const rf_frozen *table, rf_store **out, rf_error *err);
+RF_API const char *
+rf_store_warning(const rf_store *store);     /* NULL = all well; owned by the store */
+RF_API void rf_store_close(rf_store *store); /* NULL is fine */
+
+/* ================================================= communicators
+ * ================================================= */
+
+typedef struct rf_comm rf_comm;
+
+typedef enum rf_backend_kind { RF_BACKEND_CPU = 0 } rf_backend_kind;
+
+/* level: 0 error, 1 warning, 2 info. One line, no newline. Called from the thread that called the
+ * library. */
+typedef void (*rf_log_fn)(void *ctx, int level, const char *line);
+
+/* flags */
+#define RF_REASSOC                                                                                 \
+    1u /* admit tactics that sum in another order (results then depend on the tactic) */
+#define RF_LOSSY 2u /* admit tactics that round on the wire */
+
+/* Begins with struct_size, so that fields can be added: start from RF_CONFIG_INIT. Zero means "the
+ * default" everywhere. Everything but log, store and device has to be equal on all ranks. */
+typedef struct rf_config {
+    size_t struct_size;
+    rf_backend_kind backend;
+    int device;                  /* cpu: ignored */
+    const rf_pack *const *packs; /* borrowed until destroy */
+    size_t n_packs;
+    rf_store *store; /* borrowed until destroy; used on rank 0 only; NULL = class defaults */
+    uint64_t capacity_bytes;    /* largest tensor; default 64 MiB */
+    uint32_t channels;          /* 1 to 16; default 1 */
+    uint32_t deadline_ms;       /* how long a call waits for its peers; default 30000 */
+    uint32_t create_timeout_ms; /* how long create and prepare wait for the ranks; default 60000 */
+    uint32_t flags;
+    rf_log_fn log;
+    void *log_ctx;
+} rf_config;
+
+#define RF_CONFIG_INIT                                                                             \
+    {                                                                                              \
+        .struct_size = sizeof(rf_config)                                                           \
+    }
+
+/* Bytes that one rank will allocate for this config at this world size: shared memory (cpu). Pure.
+ * Errors: E_ARG. */
+RF_API rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_error *err);
+
+/* Collective transaction: capability, identity, allocation, mapping and a functional probe of every
+ * ordered pair are agreed by all ranks or undone by all. world 1 to 8; 1 is legal and copies.
+ * `boot` is used during the call only. Errors: all but the call-time ones; the text names the rank
+ * that failed, the step and the reason, the same on every rank. */
+RF_API rf_result rf_comm_create(const rf_config *config, const rf_bootstrap *boot, rf_comm **out,
+                                rf_error *err);
+/* All ranks from one thread: out[0 .. world-1]. */
+RF_API rf_result rf_comm_create_all(const rf_config *config, int world, rf_comm **out,
+                                    rf_error *err);
+
+RF_API int rf_comm_rank(const rf_comm *comm);
+RF_API int rf_comm_world(const rf_comm *comm);
+
+/* Channel 0 exists. Others are opened by name, collectively; the same name gives the same channel.
+ * At most config.channels. Errors: E_CHANNEL (all in use), E_MISMATCH, E_TIMEOUT, E_PEER. */
+RF_API rf_result rf_channel_open(rf_comm *comm, const char *name, int *channel, rf_error *err);
+/* Hands the channel to the next stream that launches on it. Local; the caller has ordered the
+ * streams. */
+RF_API rf_result rf_channel_rebind(rf_comm *comm, int channel);
+
+/* Collective. Resolves shapes to plans: rank 0 decides (database, else class default), every rank
+ * verifies that it holds exactly that variant and loads it. Shapes add to those prepared before; a
+ * shape again replaces its plan. Nothing is measured. On failure earlier plans stand. Errors:
+ * E_ARG, E_CAPACITY, E_VARIANT, E_MISMATCH, E_TIMEOUT, E_PEER, E_REMOTE. */
+RF_API rf_result rf_prepare(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
+                            rf_error *err);
+RF_API rf_result rf_prepare_all(rf_comm *const *comms, int world, int channel,
+                                const rf_shape *shapes, size_t n, rf_error *err);
+
+/* out = sum over ranks of in, `count` elements. in == out is fine; partial overlap is E_OVERLAP.
+ * Any element-aligned pointer. Same count, dtype and channel on all ranks, in the same order. count
+ * 0 is a no-op. A shape that was not prepared takes the nearest plan that prepare froze, else the
+ * generic one; alike on all ranks. cpu: `stream` NULL runs on the calling thread and returns when
+ * the sum is in `out`; else an rf_cpu_stream, asynchronous. No allocation, no system call before
+ * the kernel, no lazy loading. After an error from a wait, `out` is undefined and the channel is
+ * poisoned (E_POISONED) until rf_comm_reset. Errors: FALLBACK, E_ARG, E_DTYPE, E_ALIGN, E_OVERLAP,
+ * E_CAPACITY, E_CHANNEL, E_STREAM, E_POISONED, E_CLOSED; from a synchronous call also E_TIMEOUT,
+ * E_PEER, E_MISMATCH, E_ABORTED, E_GENERATION. rf_comm_error has the text. */
+RF_API rf_result rf_all_reduce(rf_comm *comm, int channel, const void *in, void *out,
+                               uint64_t count, rf_dtype dtype, void *stream);
+
+/* Can this comm do it at all (op, dtype, size)? Whether it is worth it, the plan says. Pure. */
+RF_API int rf_supports(const rf_comm *comm, const rf_shape *shape);
+
+/* Rungs of the look-up ladder, best first. X(NAME, number, text) */
+#define RF_RUNG_LIST(X)                                                                            \
+    X(FORCED, 0, "forced by RANKFOLD_TACTIC")                                                      \
+    X(EXACT, 1, "measured here")                                                                   \
+    X(OTHER_ENV, 2, "measured on this hardware in another environment (stale)")                    \
+    X(OTHER_HASH, 3, "measured with an earlier build of this variant (stale)")                     \
+    X(NEAREST, 4, "nearest measured size")                                                         \
+    X(SHIPPED, 5, "shipped decision")                                                              \
+    X(CLASS, 6, "default of the hardware class, not measured")                                     \
+    X(GENERIC, 7, "generic variant")
+
+typedef enum rf_rung {
+#define RF_X(name, number, text) RF_RUNG_##name = (number),
+    RF_RUNG_LIST(RF_X)
+#undef RF_X
+} rf_rung;
+
+RF_API const char *rf_rung_text(rf_rung rung);
+
+/* What a call of `count` elements would do, and why. */
+typedef struct rf_plan_info {
+    char variant[96]; /* name */
+    uint32_t grid;
+    rf_rung rung;
+    int fallback;     /* the baseline was measured faster */
+    double median_us; /* as measured; 0 = unknown */
+    char reason[256]; /* one line: key, rung, what is stale, what to run */
+} rf_plan_info;
+RF_API rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dtype dtype,
+                               rf_plan_info *out);
+
+/* ---- health and ends ---- */
+
+typedef struct rf_health {
+    rf_result code;    /* RF_OK = healthy */
+    int channel;       /* first unhealthy one */
+    int culprit;       /* rank to blame, -1 = unknown */
+    uint64_t sequence; /* protocol step that failed */
+    uint64_t calls;    /* launches of this rank, all channels (replays not included) */
+} rf_health;
+/* Reads health on the host without synchronising: what replays cannot return. Any thread. */
+RF_API rf_result rf_comm_check(const rf_comm *comm, rf_health *out);
+/* Last error of a call on this comm; code RF_OK if there was none. Owned by the comm; valid until
+ * its next failing call. */
+RF_API const rf_error *rf_comm_error(const rf_comm *comm);
+/* Frees waiting kernels of this rank, and of its peers: they return E_ABORTED naming this rank. Any
+ * thread; sticky. */
+RF_API void rf_comm_abort(rf_comm *comm);
+/* Collective: drain, barrier, clear, barrier. Revives poisoned channels; plans stay. Errors:
+ * E_TIMEOUT, E_PEER: still poisoned. */
+RF_API rf_result rf_comm_reset(rf_comm *comm, uint32_t timeout_ms, rf_error *err);
+/* Collective, ordered: drain, unmap imports, agree, free exports. The comm can only be destroyed
+ * afterwards. A second call is a no-op (RF_OK). Errors: E_TIMEOUT and E_PEER name the missing rank;
+ * the comm is closed all the same. */
+RF_API rf_result rf_comm_close(rf_comm *comm, uint32_t timeout_ms, rf_error *err);
+/* Local: never communicates, never blocks. NULL is fine. Without close before it, peers that wait
+ * see E_PEER. */
+RF_API void rf_comm_destroy(rf_comm *comm);
+
+/* One line of JSON: identity, transport, rungs, every tactic not in use and why, counters by path.
+ * Writes at most `size` bytes, terminated; returns the length needed without the terminator, as
+ * snprintf. Any thread. */
+RF_API size_t rf_status_json(const rf_comm *comm, char *buf, size_t size);
+
+/* ================================================= tuning
+ * ================================================= */
+
+typedef struct rf_tune_progress {
+    const char *phase; /* "check", "measure", "decide" */
+    rf_shape shape;
+    size_t shape_index, n_shapes;
+    const char *variant; /* being measured; NULL between candidates */
+    uint32_t grid;
+    double done, eta_seconds; /* 0 .. 1; whole session */
+} rf_tune_progress;
+
+/* flags */
+#define RF_TUNE_FORCE 1u /* measure again what is in the database already */
+
+/* Zero means default. Equal on all ranks but for progress. */
+typedef struct rf_tune_options {
+    size_t struct_size;
+    uint32_t budget_ms; /* whole session; default 60000 */
+    uint32_t rounds;    /* interleaved rounds; default 7 */
+    uint32_t flags;
+    uint64_t seed;              /* order and data */
+    const char *variant_filter; /* Lua-free glob on variant names: * and ?; NULL = all */
+    void (*progress)(void *ctx, const rf_tune_progress *p);
+    void *progress_ctx;
+} rf_tune_options;
+
+#define RF_TUNE_OPTIONS_INIT                                                                       \
+    {                                                                                              \
+        .struct_size = sizeof(rf_tune_options)                                                     \
+    }
+
+typedef struct rf_tune_summary {
+    uint32_t shapes, warm; /* warm: answered from the database, nothing measured */
+    uint32_t measured, wrong, timeout, infeasible; /* candidates by outcome */
+    double seconds;
+} rf_tune_summary;
+
+/* Collective. Measures every feasible candidate for each shape (checked against the oracle first),
+ * records every measurement in the store, derives decisions and prepares the shapes with them. What
+ * the database already answers is not measured. A candidate that times out is recorded, the comm is
+ * reset and the tuner goes on. Losing the database mid-way (full disk) ends with E_DB_*; what was
+ * measured stays in use for this comm. `out` may be NULL. */
+RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
+                         const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
+/* 1 while a tuning session of exactly this comm is open. There is no process-wide tuner state. Any
+ * thread. */
+RF_API int rf_can_profile(const rf_comm *comm);
+
+/* ================================================= cpu streams
+ * ================================================= */
+
+/* A queue with a thread of its own, for engines that drive all ranks from one thread, and for
+ * capture and replay. */
+typedef struct rf_cpu_stream rf_cpu_stream;
+typedef struct rf_cpu_graph rf_cpu_graph;
+
+RF_API rf_result rf_cpu_stream_create(rf_cpu_stream **out, rf_error *err);
+/* Waits until all that was launched before is done. E_CAPTURE while capturing. Returns the first
+ * error of a launch since the last synchronize. */
+RF_API rf_result rf_cpu_stream_synchronize(rf_cpu_stream *stream);
+/* Waits for the queue, ends the thread. NULL is fine. */
+RF_API void rf_cpu_stream_destroy(rf_cpu_stream *stream);
+/* Between begin and end, launches are recorded instead of run. */
+RF_API rf_result rf_cpu_capture_begin(rf_cpu_stream *stream);
+RF_API rf_result rf_cpu_capture_end(rf_cpu_stream *stream, rf_cpu_graph **out);
+RF_API rf_result rf_cpu_graph_launch(const rf_cpu_graph *graph, rf_cpu_stream *stream);
+RF_API void
+rf_cpu_graph_destroy(rf_cpu_graph *graph); /* after its replays are done; NULL is fine */
+/* A pause of `microseconds` in the queue: skew, for tests and benchmarks. */
+RF_API rf_result rf_cpu_stream_delay(rf_cpu_stream *stream, uint32_t microseconds);
+
+/* ================================================= environment
+ * ================================================= */
+
+/* All variables that the library reads, all optional. X(NAME, what it does) */
+#define RF_ENV_LIST(X)                                                                             \
+    X(RANKFOLD_DB, "path of the writable tactic database")                                         \
+    X(RANKFOLD_TACTIC, "force this variant name, or glob of names, where it is feasible")          \
+    X(RANKFOLD_DISABLE, "1: rf_comm_create fails with E_BACKEND on all ranks")                     \
+    X(RANKFOLD_DEADLINE_MS, "overrides rf_config.deadline_ms")                                     \
+    X(RANKFOLD_BOOTSTRAP, "name for rf_bootstrap_env")
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

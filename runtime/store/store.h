@@ -1,0 +1,133 @@
+/* The seam to tactic databases: what the core and the tuner ask, and what an implementation
+ * (SQLite, frozen table) answers. Only rank 0 holds a store. All calls come from one thread.
+ * Implementations never print. */
+#ifndef RANKFOLD_STORE_H
+#define RANKFOLD_STORE_H
+
+#include "abi.h"
+#include "rankfold.h"
+
+#define RFI_NAME 96 /* longest variant name, with terminator */
+
+/* XXH3-128 (canonical bytes) of `text`, and the text: lines "key=value\n", sorted by rank then key,
+ * UTF-8, no bus addresses. */
+typedef struct rfi_fingerprint {
+    unsigned char hash[16];
+    const char *text;
+} rfi_fingerprint;
+
+/* The question. bytes = rows * hidden * element size; implementations bucket it with rfi_bucket. */
+typedef struct rfi_key {
+    const rfi_fingerprint *hw, *env;
+    const char *arch; /* "x86-64/avx512", later "sm_90" */
+    uint8_t op, world, dtype, mode;
+    uint64_t rows, hidden;
+    uint64_t bytes;
+} rfi_key;
+
+/* Smallest power of two >= bytes, at least 64. */
+uint64_t rfi_bucket(uint64_t bytes);
+
+/* What the packs of the asking comm hold: 2 = this very variant, 1 = this name with another hash, 0
+ * = neither (or not admitted). */
+typedef int (*rfi_have_fn)(void *ctx, const unsigned char hash[16], const char *name);
+
+/* The answer. `variant` empty and `fallback` set: the baseline won. */
+typedef struct rfi_decision {
+    char variant[RFI_NAME];
+    unsigned char hash[16]; /* as recorded */
+    uint32_t grid;
+    int fallback;
+    rf_rung rung; /* EXACT .. SHIPPED */
+    uint64_t bucket;
+    double median_ns;
+    char reason[256]; /* one line */
+} rfi_decision;
+
+/* Outcomes of a candidate: text as stored. X(NAME, "text") */
+#define RFI_OUTCOME_LIST(X)                                                                        \
+    X(OK, "ok")                                                                                    \
+    X(WRONG, "wrong") X(TIMEOUT, "timeout") X(LAUNCH, "launch") X(INFEASIBLE, "infeasible")        \
+        X(DROPPED, "dropped")
+
+typedef enum rfi_outcome {
+#define RF_X(name, text) RFI_##name,
+    RFI_OUTCOME_LIST(RF_X)
+#undef RF_X
+} rfi_outcome;
+
+/* Facts of a tuning session; strings are borrowed. */
+typedef struct rfi_campaign {
+    const rfi_fingerprint *hw, *env;
+    const char *arch, *tool, *toolchain,
+        *policy; /* policy: rounds, iterations, budget, seed, as "key=value" text */
+} rfi_campaign;
+
+/* One candidate at one shape; times in ns per call, max over ranks. variant NULL = the baseline. */
+typedef struct rfi_measurement {
+    rfi_key key;
+    const rf_variant *variant;
+    uint32_t grid;
+    rfi_outcome outcome;
+    uint32_t n, order_index; /* samples; position within its round, for spotting order effects */
+    double min_ns, p10_ns, median_ns, p90_ns, max_ns;
+    double noise_ns; /* median absolute deviation over rounds */
+} rfi_measurement;
+
+typedef struct rfi_store_vtable {
+    /* Best rung for `key`: exact hidden first, then hidden 0. Returns 1 = answered, 0 = nothing.
+     * Never fails: trouble with a file means the next rung, and a line in *warning (kept by the
+     * store, NULL if none). */
+    int (*lookup)(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx, rfi_decision *out);
+    /* Is this shape completely swept already, on this hardware and environment? 1 = yes: lookup
+     * will answer EXACT. */
+    int (*swept)(rf_store *s, const rfi_key *key);
+    /* Latest recorded measurement of this candidate at exactly these rows and hidden, on this
+     * hardware and environment, with this hash: 1 = found (numbers filled in). Lets a killed
+     * session go on. */
+    int (*measured)(rf_store *s, const rfi_key *key, const rf_variant *variant, uint32_t grid,
+                    rfi_measurement *out);
+    /* Opens a campaign; it gets 128 random bits as id. One at a time per store. */
+    rf_result (*begin)(rf_store *s, const rfi_campaign *campaign, rf_error *err);
+    /* Appends facts: one short BEGIN IMMEDIATE transaction. */
+    rf_result (*record)(rf_store *s, const rfi_measurement *m, size_t n, rf_error *err);
+    /* Marks the shape as swept and re-folds the decision of its key. */
+    rf_result (*finish_shape)(rf_store *s, const rfi_key *key, rf_error *err);
+    /* Marks the campaign done. */
+    rf_result (*end)(rf_store *s, rf_error *err);
+    /* Changes whenever a decision changes. 0 = no database. */
+    uint64_t (*generation)(rf_store *s);
+    const char *(*warning)(const rf_store *s);
+    void (*close)(rf_store *s);
+} rfi_store_vtable;
+
+/* Implementations begin with this. */
+struct rf_store {
+    const rfi_store_vtable *v;
+};
+
+/* ---- frozen tables (written by `rankfold db freeze`, compiled by the product) ---- */
+
+typedef struct rfi_frozen_row {
+    unsigned char hw[16];
+    unsigned char env[16]; /* environment of the deciding campaign */
+    const char *arch;
+    uint8_t op, world, dtype, mode;
+    uint32_t hidden, grid;
+    uint64_t bucket;
+    unsigned char hash[16];
+    const char *variant; /* "" = fallback */
+    double median_ns;
+} rfi_frozen_row;
+
+/* Sorted by (hw, arch, op, world, dtype, mode, hidden, bucket): a frozen table is the only thing
+ * besides packs that names this struct, and like them it references rfi_abi_<RF_ABI>. */
+struct rf_frozen {
+    uint32_t abi, size;
+    const int *abi_witness;
+    uint64_t generation;
+    size_t n;
+    const rfi_frozen_row *rows;
+};
+
+#endif

@@ -1,0 +1,178 @@
+/* What kernels and runtime share. Plain C, read by cc and nvcc alike; includes nothing of either.
+ *
+ * A launch is a pure function of (entry, grid, params). Everything that a kernel may touch is in
+ * rf_params or in the channel regions that it points to. Changing anything here changes RF_ABI:
+ * packs reference the symbol rfi_abi_<RF_ABI>, so that a pack built for another runtime fails at
+ * link with a readable name. */
+#ifndef RANKFOLD_ABI_H
+#define RANKFOLD_ABI_H
+
+#include <stddef.h> /* size_t, offsetof */
+#include <stdint.h>
+
+#define RF_ABI       1
+#define RF_MAX_WORLD 8
+
+/* Lists that the generator (gen/tactics.lua) and the runtime must agree on: X(CODE, text, number).
+ * tests/codegen compares the Lua side with these lines. */
+#define RF_OP_LIST(X)        X(ALL_REDUCE, "ar", 0)
+#define RF_DTYPE_LIST(X)     X(F32, "f32", 0) X(BF16, "bf16", 1) X(F16, "f16", 2)
+#define RF_ALGO_LIST(X)      X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1)
+#define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0)
+#define RF_WIRE_LIST(X)      X(FLAG, "flag", 0)
+#define RF_ISA_LIST(X)       X(SCALAR, "scalar", 0) X(AVX2, "avx2", 1) X(AVX512, "avx512", 2)
+#define RF_COPY_LIST(X)      X(CACHED, "ca", 0) X(STREAMING, "nt", 1)
+
+/* ---- the channel region of one rank (cpu transport)
+ * ------------------------------------------------------------- Every rank owns one region per
+ * channel; all ranks map it. The header is RF_REGION_HEADER bytes, then RF_SLOTS slots of
+ * slot_bytes each. Only the owner stores into its region, with two exceptions: any rank may set
+ * `poison` (compare and swap from 0) and any rank may count itself into `sleepers`. */
+
+#define RF_REGION_HEADER 4096
+#define RF_SLOTS         2
+#define RF_LINE          128 /* two cache lines: the adjacent-line prefetcher pairs them */
+
+/* One call as its rank announced it; lies on the same line as the sequence number that publishes
+ * it, so that a mismatch between ranks is caught at no cost. Indexed by sequence & (RF_SLOTS - 1),
+ * like the slots. */
+typedef struct rf_call {
+    uint64_t count; /* elements of the whole call */
+    uint64_t tag;   /* first 8 bytes of the variant's hash, xor grid */
+} rf_call;
+
+/* A sequence number that its owner advances and that peers wait for: 64 bit, so that it never
+ * wraps. */
+typedef struct rf_flag {
+    uint64_t sequence;
+    uint32_t sleepers; /* waiters that sleep on the futex at the low half of `sequence` */
+    uint32_t unused;
+    rf_call call[RF_SLOTS];
+    unsigned char pad[RF_LINE - 16 - RF_SLOTS * 16];
+} rf_flag;
+
+/* The page that one load reads before a kernel does anything. */
+typedef struct rf_control {
+    uint64_t epoch; /* sequence number of the last step that this rank finished; only the owner
+                       reads or writes it */
+    uint32_t
+        generation; /* params of another generation are refused: a replay from before a resume */
+    uint32_t
+        poison; /* 0 = healthy, else RF_POISON(culprit, code): sticky until the collective reset */
+    uint32_t busy; /* set while a kernel runs on the channel: overlap poisons */
+    unsigned char pad[RF_LINE - 20];
+} rf_control;
+
+/* Why a kernel gave up. Written once by the kernel (or its wait hook) before it returns, read by
+ * the host. */
+typedef struct rf_fault {
+    uint32_t code;    /* rf_fault_code */
+    uint32_t culprit; /* rank to blame */
+    uint32_t step;    /* rf_step in which this rank noticed */
+    uint32_t unused;
+    uint64_t sequence; /* step's sequence number */
+    uint64_t expected, found;
+    unsigned char pad[RF_LINE - 40];
+} rf_fault;
+
+typedef enum rf_fault_code {
+    RF_FAULT_NONE = 0,
+    RF_FAULT_DEADLINE = 1,   /* the culprit did not arrive in time */
+    RF_FAULT_DEAD = 2,       /* the culprit's control socket is closed */
+    RF_FAULT_MISMATCH = 3,   /* the culprit called with another count or variant */
+    RF_FAULT_ABORT = 4,      /* rf_comm_abort here or on the culprit */
+    RF_FAULT_GENERATION = 5, /* params from before a resume or a reset */
+    RF_FAULT_BUSY = 6        /* two kernels at once on one channel */
+} rf_fault_code;
+
+typedef enum rf_step { RF_STEP_ENTRY = 0, RF_STEP_ARRIVE = 1, RF_STEP_ANSWER = 2 } rf_step;
+
+#define RF_POISON(culprit, code) (((uint32_t)(code) << 8) | ((uint32_t)(culprit) + 1u))
+#define RF_POISON_CULPRIT(word)  (((word)&0xffu) - 1u)
+#define RF_POISON_CODE(word)     ((word) >> 8)
+
+typedef struct rf_region {
+    rf_control control;
+    rf_flag arrive; /* input of step `sequence` is in the slot */
+    rf_flag answer; /* two-shot: the owned part's sum is in the slot */
+    rf_fault fault;
+} rf_region;
+
+/* ---- kernels
+ * -----------------------------------------------------------------------------------------------------*/
+
+struct rf_params;
+
+/* What a cpu kernel may ask of its host. `wait` is entered after `spin` fruitless polls: it yields,
+ * sleeps, watches deadline, abort, poison and dead peers; 0 = reached, else the channel is
+ * poisoned, the fault is recorded and the kernel returns at once. `wake` wakes the sleepers of a
+ * flag. `fail` records a fault, poisons every rank and wakes them. */
+typedef struct rf_cpu_host {
+    int (*wait)(const struct rf_params *p, uint32_t peer, rf_flag *flag, uint64_t sequence,
+                rf_step step);
+    void (*wake)(rf_flag *flag);
+    void (*fail)(const struct rf_params *p, rf_fault_code code, uint32_t culprit, rf_step step,
+                 uint64_t sequence, uint64_t expected, uint64_t found);
+    uint32_t spin;
+} rf_cpu_host;
+
+/* Passed by value to every kernel. */
+typedef struct rf_params {
+    const void *in; /* count elements, element-aligned; may equal out, never overlaps it partly */
+    void *out;
+    uint64_t count;
+    unsigned char
+        *peer[RF_MAX_WORLD]; /* channel region of each rank as mapped here; peer[rank] is our own */
+    uint64_t slot_bytes;     /* bytes of one slot, a multiple of 4096; the same on all ranks */
+    uint64_t tag;            /* what rf_call.tag has to be */
+    uint64_t deadline_ns;    /* bound of one call, from its first fruitless check */
+    uint32_t rank;
+    uint32_t
+        grid; /* cuda: blocks; cpu: KiB of payload per step (a step never exceeds slot_bytes) */
+    uint32_t generation;
+    uint32_t unused;
+    const rf_cpu_host *host; /* cpu only */
+    void *host_ctx;          /* cpu only: for the host's functions */
+} rf_params;
+
+typedef void (*rf_cpu_entry)(const rf_params *params);
+
+/* ---- registry
+ * ----------------------------------------------------------------------------------------------------*/
+
+#define RF_VARIANT_REASSOC 1u /* sums in another order than rank order: opt-in */
+#define RF_VARIANT_LOSSY   2u /* rounds on the wire: opt-in */
+
+/* One specialised kernel. Fields are codes of the lists above. */
+typedef struct rf_variant {
+    unsigned char hash[16]; /* XXH3-128, canonical (big-endian) byte order */
+    const char *name;
+    uint8_t op, world, dtype, algo, transport, wire, isa, copy;
+    uint16_t threads, unroll;
+    uint32_t hidden; /* 0 = generic; else count is a multiple of it */
+    uint32_t flags;  /* RF_VARIANT_* */
+    rf_cpu_entry entry;
+} rf_variant;
+
+/* One compiled file of kernels; a process loads only the shards of its world. */
+typedef struct rf_shard {
+    const char *name;
+    uint32_t world;
+    uint32_t n;
+    const rf_variant *variants; /* sorted by name */
+} rf_shard;
+
+/* One static archive of shards. Reached through its named symbol rf_pack_<sku>, handed over in
+ * rf_config.packs. */
+typedef struct rf_pack {
+    uint32_t abi;  /* RF_ABI of its build */
+    uint32_t size; /* sizeof(rf_pack) */
+    const char *sku;
+    const char *toolchain;  /* compiler and version, for the campaign's facts */
+    const int *abi_witness; /* &rfi_abi_<RF_ABI>: fails at link when the runtime is another */
+    uint32_t n_shards;
+    uint32_t n_variants;
+    const rf_shard *const *shards; /* sorted by name */
+} rf_pack;
+
+#endif
