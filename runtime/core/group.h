@@ -35,6 +35,12 @@ const rf_variant *rfi_variant_at(const rf_comm *comm, size_t i);
 const rf_variant *rfi_variant_by_hash(const rf_comm *comm, const unsigned char hash[16]);
 const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name);
 
+/* Freezes a plan without asking the store: what the tuner has measured and could not record (no
+ * store, or it was lost). Local, loads the shard; the tuner calls it on every rank with the same
+ * arguments. Rung EXACT. */
+rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const rf_variant *variant,
+                       uint32_t grid, double median_ns, rf_error *err);
+
 /* Group facts, equal on all ranks after create. */
 const rfi_fingerprint *rfi_hw(const rf_comm *comm);
 const rfi_fingerprint *rfi_env(const rf_comm *comm);
