@@ -18,10 +18,20 @@
 #define RF_OP_LIST(X)        X(ALL_REDUCE, "ar", 0)
 #define RF_DTYPE_LIST(X)     X(F32, "f32", 0) X(BF16, "bf16", 1) X(F16, "f16", 2)
 #define RF_ALGO_LIST(X)      X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1)
-#define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0)
-#define RF_WIRE_LIST(X)      X(FLAG, "flag", 0)
-#define RF_ISA_LIST(X)       X(SCALAR, "scalar", 0) X(AVX2, "avx2", 1) X(AVX512, "avx512", 2)
-#define RF_COPY_LIST(X)      X(CACHED, "ca", 0) X(STREAMING, "nt", 1)
+#define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0) X(PEER, "peer", 1)
+#define RF_WIRE_LIST(X)      X(FLAG, "flag", 0) X(NAN, "nan", 1)
+#define RF_ISA_LIST(X)                                                                             \
+    X(SCALAR, "scalar", 0)                                                                         \
+    X(AVX2, "avx2", 1)                                                                             \
+    X(AVX512, "avx512", 2)                                                                         \
+    X(SM75, "sm75", 8)                                                                             \
+    X(SM80, "sm80", 9)                                                                             \
+    X(SM86, "sm86", 10)                                                                            \
+    X(SM89, "sm89", 11)                                                                            \
+    X(SM90, "sm90", 12)                                                                            \
+    X(SM100, "sm100", 13)                                                                          \
+    X(SM120, "sm120", 14)
+#define RF_COPY_LIST(X) X(CACHED, "ca", 0) X(STREAMING, "nt", 1)
 
 /* ---- the channel region of one rank (cpu transport)
  * ------------------------------------------------------------- Every rank owns one region per
@@ -132,7 +142,8 @@ typedef struct rf_params {
     uint32_t generation;
     uint32_t unused;
     const rf_cpu_host *host; /* cpu only */
-    void *host_ctx;          /* cpu only: for the host's functions */
+    void *host_ctx;          /* cpu: for the host's functions; cuda: the channel's rf_page, in host
+                                memory that the device maps */
 } rf_params;
 
 typedef void (*rf_cpu_entry)(const rf_params *params);
@@ -142,6 +153,10 @@ typedef void (*rf_cpu_entry)(const rf_params *params);
 
 #define RF_VARIANT_REASSOC 1u /* sums in another order than rank order: opt-in */
 #define RF_VARIANT_LOSSY   2u /* rounds on the wire: opt-in */
+/* cuda: launched before the previous kernel of the stream has ended, and waits for it first.
+ * Opt-in: the caller promises that every kernel launched so waits before it reads what an earlier
+ * one wrote. */
+#define RF_VARIANT_DEPENDENT 4u
 
 /* One specialised kernel. Fields are codes of the lists above. */
 typedef struct rf_variant {
@@ -149,9 +164,11 @@ typedef struct rf_variant {
     const char *name;
     uint8_t op, world, dtype, algo, transport, wire, isa, copy;
     uint16_t threads, unroll;
-    uint32_t hidden; /* 0 = generic; else count is a multiple of it */
-    uint32_t flags;  /* RF_VARIANT_* */
-    rf_cpu_entry entry;
+    uint32_t hidden;    /* 0 = generic; else count is a multiple of it */
+    uint32_t flags;     /* RF_VARIANT_* */
+    rf_cpu_entry entry; /* cpu only */
+    uint8_t by_rank;    /* cuda: 1 = one kernel per rank, named name + "_r" + rank; 0 = one kernel,
+                           named name */
 } rf_variant;
 
 /* One compiled file of kernels; a process loads only the shards of its world. */
@@ -160,6 +177,7 @@ typedef struct rf_shard {
     uint32_t world;
     uint32_t n;
     const rf_variant *variants; /* sorted by name */
+    const void *image;          /* cuda: the fatbin of its kernels; NULL on cpu */
 } rf_shard;
 
 /* One static archive of shards. Reached through its named symbol rf_pack_<sku>, handed over in
