@@ -46,7 +46,7 @@ const rfi_fingerprint *rfi_hw(const rf_comm *comm);
 const rfi_fingerprint *rfi_env(const rf_comm *comm);
 const char *rfi_arch(const rf_comm *comm);
 const char *rfi_toolchain(const rf_comm *comm); /* of the packs, joined by "; " */
-rf_store *rfi_store(const rf_comm *comm); /* rank 0; NULL elsewhere */
+rf_store *rfi_store(const rf_comm *comm);       /* rank 0; NULL elsewhere */
 uint64_t rfi_capacity(const rf_comm *comm);
 uint32_t rfi_timeout_ms(const rf_comm *comm); /* config.create_timeout_ms */
 void rfi_log(const rf_comm *comm, int level, const char *format, ...)

@@ -47,8 +47,8 @@ typedef struct rfi_decision {
 /* Outcomes of a candidate: text as stored. X(NAME, "text") */
 #define RFI_OUTCOME_LIST(X)                                                                        \
     X(OK, "ok")                                                                                    \
-    X(WRONG, "wrong") X(TIMEOUT, "timeout") X(LAUNCH, "launch") X(INFEASIBLE, "infeasible")        \
-        X(DROPPED, "dropped")
+    X(WRONG, "wrong")                                                                              \
+    X(TIMEOUT, "timeout") X(LAUNCH, "launch") X(INFEASIBLE, "infeasible") X(DROPPED, "dropped")
 
 typedef enum rfi_outcome {
 #define RF_X(name, text) RFI_##name,
