@@ -12,6 +12,11 @@ local TEXTS = {
     [".c"] = true, [".h"] = true, [".lua"] = true, [".sql"] = true, [".md"] = true, [".ninja"] = true, [""] = true,
 }
 
+-- What the compiler needs besides the flags that all files share.
+local EXTRA = {
+    ["gen/xxh3.c"] = "--extra-arg=$$(pkg-config --cflags lua5.4)",
+}
+
 -- Not compiled by the build, or only where an optional package is installed: formatted, but not analysed.
 local NOT_ANALYSED = {
     ["tests/bench/mpi_allreduce.c"] = "needs an MPI",
@@ -90,7 +95,7 @@ rule format
   command = clang-format --dry-run -Werror $in && touch $out
   description = clang-format $in
 rule tidy
-  command = clang-tidy --quiet -p generated $in >$out.log 2>&1 && touch $out || { cat $out.log; exit 1; }
+  command = clang-tidy --quiet -p generated $extra $in >$out.log 2>&1 && touch $out || { cat $out.log; exit 1; }
   description = clang-tidy $in
 rule cppcheck
   command = cppcheck --quiet -j 2 --std=c11 --enable=warning,performance,portability --inline-suppr $
@@ -106,9 +111,10 @@ rule text
 local function ninja_file()
     local sources, headers = files_ending {[".c"] = true}, files_ending {[".h"] = true}
     local lua, edges, analysed = files_ending {[".lua"] = true}, {}, {}
-    local function edge(rule, name, inputs, implicit)
+    local function edge(rule, name, inputs, implicit, extra)
         local line = "build generated/lint/%s: %s %s | %s"
         edges[#edges + 1] = line:format(escape(name), rule, join(inputs), join(implicit))
+        edges[#edges + 1] = extra and "  extra = " .. extra
     end
     edge("luacheck", "luacheck", lua, {".luacheckrc"})
     for _, file in ipairs(files_ending {[".c"] = true, [".h"] = true}) do
@@ -118,7 +124,7 @@ local function ninja_file()
         if not NOT_ANALYSED[file] then
             analysed[#analysed + 1] = file
             local implicit = {".clang-tidy", "generated/compile_commands.json", table.unpack(headers)}
-            edge("tidy", file .. ".tidy", {file}, implicit)
+            edge("tidy", file .. ".tidy", {file}, implicit, EXTRA[file])
         end
     end
     edge("cppcheck", "cppcheck.ok", analysed, {"tests/lint/cppcheck.txt", table.unpack(headers)})
