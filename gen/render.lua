@@ -1,0 +1,113 @@
+-- Variants to C text: kernels from templates, gathered into shards.
+
+local template = require "pl.template"
+local source = require "gen.source"
+local tactics = require "gen.tactics"
+local variant = require "gen.variant"
+
+local render = {}
+
+render.MOST_KERNELS = 50 -- in one shard: a file that compiles in seconds
+
+-- What templates may use besides the names that they are given. Any other name is an error.
+local LIBRARY = { ipairs = ipairs, table = table, string = string, math = math }
+
+-- A template file -> function(names) that returns its text. Raises text on errors.
+function render.template(read, name)
+    local text, reason = read(name)
+    if not text then
+        error(reason, 0)
+    end
+    local compiled, failure = template.compile(text, { escape = "@", chunk_name = "=" .. name })
+    if not compiled then
+        error(name .. ": " .. failure, 0)
+    end
+    return function(names)
+        setmetatable(names, { __index = function(_, key)
+            return LIBRARY[key] or error(("unknown name '%s'"):format(key), 0)
+        end })
+        local out, problem = compiled:render(names)
+        if not out then
+            error(("%s: %s"):format(name, problem), 0)
+        end
+        return out
+    end
+end
+
+-- RF_ABI of templates/abi.h.
+function render.abi(read)
+    local name = source.root .. "abi.h"
+    local text, reason = read(name)
+    if not text then
+        error(reason, 0)
+    end
+    local number = text:match("\n#define%s+RF_ABI%s+(%d+)")
+    return math.tointeger(tonumber(number)) or error(name .. ": no RF_ABI in it", 0)
+end
+
+-- Name of the shard group of a variant.
+local function group_of(v)
+    return ("w%d_%s_%s"):format(v.world, v.dtype, v.isa)
+end
+
+-- Sorted entries -> shards {name, world, dtype, isa, entries}, sorted by name; a group of more than
+-- MOST_KERNELS is cut into equal parts.
+function render.shards(entries)
+    local groups, names = {}, {}
+    for _, entry in ipairs(entries) do
+        local name = group_of(entry.v)
+        if not groups[name] then
+            groups[name] = {}
+            names[#names + 1] = name
+        end
+        table.insert(groups[name], entry)
+    end
+    local shards = {}
+    for _, name in ipairs(names) do
+        local group = groups[name]
+        local parts = math.ceil(#group / render.MOST_KERNELS)
+        for part = 1, parts do
+            local first = (part - 1) * #group // parts + 1
+            local last = part * #group // parts
+            local v = group[1].v
+            shards[#shards + 1] = {
+                name = parts == 1 and name or ("%s_%02d"):format(name, part),
+                world = v.world, dtype = v.dtype, isa = v.isa,
+                entries = table.move(group, first, last, 1, {}),
+            }
+        end
+    end
+    table.sort(shards, function(a, b) return a.name < b.name end)
+    return shards
+end
+
+-- A SKU as sku.parse returns it -> its pack: {sku, about, abi, shards}, each shard with its
+-- prologue, each entry with its kernel and hash.
+function render.pack(sku, read)
+    local kernel = render.template(read, "templates/cpu/kernel.c.tmpl")
+    local prologue = render.template(read, "templates/cpu/shard.c.tmpl")
+    local inline = source.inliner(read)
+    local abi = render.abi(read)
+    local shards = render.shards(sku.variants)
+    for _, shard in ipairs(shards) do
+        shard.prologue = prologue {
+            dtype = tactics.row.dtype[shard.dtype],
+            isa = tactics.row.isa[shard.isa],
+        }
+        local above = inline(shard.prologue, "templates/cpu/shard.c.tmpl")
+        for _, entry in ipairs(shard.entries) do
+            local names = { name = entry.name }
+            for field, value in pairs(entry.v) do
+                names[field] = value
+            end
+            entry.kernel = kernel(names)
+            entry.shard = shard.name
+            entry.source = { above, source.normalise(entry.kernel) }
+            entry.hash = variant.hash(entry.v, abi, above, entry.source[2])
+        end
+    end
+    return { sku = sku.name, about = sku.about, abi = abi, shards = shards,
+        variants = sku.variants }
+end
+
+return render

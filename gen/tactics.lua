@@ -1,0 +1,166 @@
+-- What a variant is (its axes), and which variants may exist (feasible). The only place that knows;
+-- SKU files, names, the registry and the tests ask here.
+
+local tactics = {}
+
+-- The axes, in the order of a variant's name. An axis is either a list of the X-macro `list` in
+-- templates/abi.h - rows of {text, code, number} equal to its lines, plus what the rules below need
+-- - or a number with a prefix. tests/codegen compares both with abi.h.
+tactics.axes = {
+    { field = "op", list = "RF_OP_LIST", values = {
+        { text = "ar", code = "ALL_REDUCE", number = 0 },
+    } },
+    { field = "world", prefix = "w", min = 1, max = 8 },
+    { field = "dtype", list = "RF_DTYPE_LIST", values = {
+        { text = "f32", code = "F32", number = 0, bytes = 4 },
+        { text = "bf16", code = "BF16", number = 1, bytes = 2 },
+        { text = "f16", code = "F16", number = 2, bytes = 2 },
+    } },
+    { field = "hidden", prefix = "h", min = 0, max = 1 << 20 }, -- 0: any
+    { field = "algo", list = "RF_ALGO_LIST", values = {
+        { text = "os", code = "ONE_SHOT", number = 0 },
+        { text = "ts", code = "TWO_SHOT", number = 1 },
+    } },
+    { field = "transport", list = "RF_TRANSPORT_LIST", values = {
+        { text = "cpu", code = "CPU", number = 0, wire = "flag" },
+        { text = "peer", code = "PEER", number = 1, wire = "nan" },
+    } },
+    { field = "wire", list = "RF_WIRE_LIST", values = {
+        { text = "flag", code = "FLAG", number = 0 },
+        { text = "nan", code = "NAN", number = 1 },
+    } },
+    { field = "isa", list = "RF_ISA_LIST", values = {
+        { text = "scalar", code = "SCALAR", number = 0, transport = "cpu", lanes = 1 },
+        { text = "avx2", code = "AVX2", number = 1, transport = "cpu", lanes = 8 },
+        { text = "avx512", code = "AVX512", number = 2, transport = "cpu", lanes = 16 },
+        { text = "sm75", code = "SM75", number = 8, transport = "peer" },
+        { text = "sm80", code = "SM80", number = 9, transport = "peer" },
+        { text = "sm86", code = "SM86", number = 10, transport = "peer" },
+        { text = "sm89", code = "SM89", number = 11, transport = "peer" },
+        { text = "sm90", code = "SM90", number = 12, transport = "peer" },
+        { text = "sm100", code = "SM100", number = 13, transport = "peer" },
+        { text = "sm120", code = "SM120", number = 14, transport = "peer" },
+    } },
+    { field = "unroll", prefix = "u", min = 1, max = 8 }, -- vectors in flight per loop turn
+    { field = "copy", list = "RF_COPY_LIST", values = {
+        { text = "ca", code = "CACHED", number = 0 },
+        { text = "nt", code = "STREAMING", number = 1 },
+    } },
+}
+
+tactics.axis = {} -- by field
+tactics.row = {} -- by field, then by text: the row of `values`
+for _, axis in ipairs(tactics.axes) do
+    tactics.axis[axis.field] = axis
+    local rows = {}
+    for _, row in ipairs(axis.values or {}) do
+        rows[row.text] = row
+    end
+    tactics.row[axis.field] = rows
+end
+
+local PACK = 16 -- bytes that kernels move at once; rows have to be whole packs
+
+-- What an axis admits, in words.
+function tactics.expected(axis)
+    if not axis.values then
+        return ("an integer from %d to %d"):format(axis.min, axis.max)
+    end
+    local texts = {}
+    for i, row in ipairs(axis.values) do
+        texts[i] = row.text
+    end
+    return (#texts > 1 and "one of " or "") .. table.concat(texts, ", ")
+end
+
+-- Is `value` on the axis? true, or false and what was found and expected.
+function tactics.admits(axis, value)
+    local known
+    if axis.values then
+        known = tactics.row[axis.field][value] ~= nil
+    else
+        known = math.type(value) == "integer" and value >= axis.min and value <= axis.max
+    end
+    if known then
+        return true
+    end
+    local found = type(value) == "string" and '"' .. value .. '"' or tostring(value)
+    return false, ("%s is %s, expected %s"):format(axis.field, found, tactics.expected(axis))
+end
+
+-- Does a row of `hidden` elements consist of whole packs? true, or false and the reason.
+function tactics.whole_rows(hidden, dtype)
+    local bytes = hidden * tactics.row.dtype[dtype].bytes
+    if bytes % PACK == 0 then
+        return true
+    end
+    return false, ("a row of %d %s has %d bytes, no whole number of %d-byte packs")
+        :format(hidden, dtype, bytes, PACK)
+end
+
+-- Why a variant cannot be: each rule returns the reason, or nil. `isa` is the row of v.isa.
+local rules = {
+    function(v)
+        local needed = tactics.row.transport[v.transport].wire
+        return v.wire ~= needed
+            and ("transport %s signals through wire %s, not %s"):format(v.transport, needed, v.wire)
+    end,
+    function(v, isa)
+        return v.transport ~= isa.transport
+            and ("%s code cannot use transport %s"):format(v.isa, v.transport)
+    end,
+    function(v)
+        return v.transport ~= "cpu" and ("there are no templates for transport " .. v.transport)
+    end,
+    function(v)
+        return v.algo == "ts" and v.world == 1
+            and "two-shot needs another rank to share the sums with, the world is 1"
+    end,
+    function(v)
+        local whole, reason = tactics.whole_rows(v.hidden, v.dtype)
+        return not whole and reason
+    end,
+    function(v)
+        return v.algo == "ts" and v.hidden > 0
+            and "two-shot splits the call by packs, not by rows: hidden gains nothing"
+    end,
+    function(v)
+        return v.isa == "scalar" and (v.hidden > 0 or v.unroll > 1 or v.copy ~= "ca")
+            and "scalar code is the net, not a contender: h0, u1 and ca only"
+    end,
+    function(v)
+        return v.unroll & (v.unroll - 1) ~= 0
+            and ("unroll %d is no power of two"):format(v.unroll)
+    end,
+    function(v, isa)
+        local turn = isa.lanes * v.unroll
+        return v.hidden % turn ~= 0
+            and ("a row of %d elements is no whole number of %d x %d lanes")
+                :format(v.hidden, v.unroll, isa.lanes)
+    end,
+}
+
+-- May this variant exist? true, or false and the reason. `v` holds one value per axis.
+function tactics.feasible(v)
+    for _, axis in ipairs(tactics.axes) do
+        local known, reason = tactics.admits(axis, v[axis.field])
+        if not known then
+            return false, reason
+        end
+    end
+    local isa = tactics.row.isa[v.isa]
+    for _, rule in ipairs(rules) do
+        local reason = rule(v, isa)
+        if reason then
+            return false, reason
+        end
+    end
+    return true
+end
+
+-- The net below everything: portable code for any shape of its op, world and dtype.
+function tactics.is_net(v)
+    return v.isa == "scalar" and v.hidden == 0
+end
+
+return tactics
