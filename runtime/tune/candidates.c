@@ -1,0 +1,61 @@
+#include <fnmatch.h>
+#include <stdlib.h>
+
+#include "tune/candidates.h"
+
+/* From "fits in L1 twice" to "fits in L2 twice". */
+static const uint32_t step_kib[RFI_GRIDS] = {16, 64, 256, 1024};
+
+/* More steps than this in one call and the step is too small to be worth measuring. */
+#define MAX_STEPS 256u
+
+size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < RFI_GRIDS; i++) {
+        uint64_t step = (uint64_t)step_kib[i] * 1024;
+        int last = step >= bytes || i + 1 == RFI_GRIDS;
+        if (last || bytes / step < MAX_STEPS)
+            grids[n++] = step_kib[i];
+        if (last)
+            break;
+    }
+    return n;
+}
+
+uint64_t rfi_shape_bytes(const rf_shape *shape)
+{
+    return shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
+}
+
+/* Not a candidate at all, as opposed to one that is refused here. */
+static int serves(const rf_variant *v, const rf_shape *shape)
+{
+    return v->op == shape->op && v->dtype == shape->dtype &&
+           (v->hidden == 0 || v->hidden == shape->hidden);
+}
+
+rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char *filter,
+                         rfi_candidate **out, size_t *n, rf_error *err)
+{
+    uint32_t grids[RFI_GRIDS];
+    size_t n_grids = rfi_grids(rfi_shape_bytes(shape), grids);
+    size_t variants = rfi_variant_count(comm);
+    rfi_candidate *list = malloc((variants * n_grids + 1) * sizeof *list);
+    if (!list)
+        return rfi_fail(err, RF_E_MEMORY, rf_comm_rank(comm), "tune",
+                        "no memory for %zu candidates", variants * n_grids);
+    *n = 0;
+    for (size_t i = 0; i < variants; i++) {
+        const rf_variant *v = rfi_variant_at(comm, i);
+        if (!serves(v, shape) || (filter && fnmatch(filter, v->name, 0) != 0))
+            continue;
+        const char *refusal = rfi_refusal(comm, v, shape);
+        if (refusal)
+            list[(*n)++] = (rfi_candidate){v, 0, refusal};
+        for (size_t g = 0; !refusal && g < n_grids; g++)
+            list[(*n)++] = (rfi_candidate){v, grids[g], NULL};
+    }
+    *out = list;
+    return RF_OK;
+}

@@ -1,0 +1,29 @@
+/* The space that the tuner searches: pure functions of shape and packs, the same on every rank and
+ * every day. */
+#ifndef RANKFOLD_CANDIDATES_H
+#define RANKFOLD_CANDIDATES_H
+
+#include "core/group.h"
+
+typedef struct rfi_candidate {
+    const rf_variant *variant;
+    uint32_t grid;       /* 0 when refused */
+    const char *refusal; /* NULL = may run; else why not, static */
+} rfi_candidate;
+
+#define RFI_GRIDS 4 /* most grids of one variant */
+
+/* Step sizes in KiB worth trying for a payload: ascending, at least one; every one but the last
+ * really cuts the payload. Returns how many. */
+size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS]);
+
+/* Every variant that could serve the shape, in pack order, with each of its grids; refused ones
+ * once, with the reason. filter: glob on names, NULL = all. *out is the caller's to free; NULL when
+ * *n is 0. Errors: E_MEMORY. */
+rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char *filter,
+                         rfi_candidate **out, size_t *n, rf_error *err);
+
+/* rows * hidden * element size. The caller has checked the shape. */
+uint64_t rfi_shape_bytes(const rf_shape *shape);
+
+#endif

@@ -1,0 +1,140 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tune/sweep.h"
+
+static void close_all(rfi_sweep *sweeps, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        rfi_sweep_close(&sweeps[i]);
+    free(sweeps);
+}
+
+static rf_result open_all(rfi_session *s, rfi_sweep **out, rf_error *err)
+{
+    rfi_sweep *sweeps = calloc(s->n + 1, sizeof *sweeps);
+    if (!sweeps)
+        return rfi_fail(err, RF_E_MEMORY, 0, "tune", "no memory for %zu shapes", s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        rf_result rc = rfi_sweep_open(s, (uint32_t)i, &sweeps[i], err);
+        if (rc != RF_OK) {
+            close_all(sweeps, i);
+            return rc;
+        }
+    }
+    *out = sweeps;
+    return RF_OK;
+}
+
+static rf_result begin_campaign(const rfi_session *s, rf_error *err)
+{
+    char policy[256];
+    rf_store *store = rfi_store(s->comm);
+    const rf_tune_options *o = &s->options;
+    snprintf(policy, sizeof policy,
+             "budget_ms=%u\nfilter=%.64s\nforce=%u\nrounds=%u\nseed=%llu\nstatistic=median of "
+             "rounds, max over ranks\n",
+             o->budget_ms, o->variant_filter ? o->variant_filter : "*", o->flags & RF_TUNE_FORCE,
+             o->rounds, (unsigned long long)o->seed);
+    char tool[64];
+    snprintf(tool, sizeof tool, "rankfold %s", rf_version_string());
+    rfi_campaign c = {
+        .hw = rfi_hw(s->comm),
+        .env = rfi_env(s->comm),
+        .arch = rfi_arch(s->comm),
+        .tool = tool,
+        .toolchain = rfi_toolchain(s->comm),
+        .policy = policy,
+    };
+    return store ? store->v->begin(store, &c, err) : RF_OK;
+}
+
+/* Every cold shape gets an equal part of the time that is left. */
+static rf_result run_cold(rfi_session *s, rfi_sweep *sweeps, size_t cold, rf_error *err)
+{
+    double end = s->start + s->options.budget_ms * 1e-3;
+    size_t left = cold;
+    for (size_t i = 0; i < s->n && rfi_seconds() < end; i++) {
+        if (rfi_sweep_warm(&sweeps[i]))
+            continue;
+        double now = rfi_seconds(), share = 1.0 / (double)cold;
+        double done = (double)(cold - left) * share;
+        rf_result rc =
+            rfi_sweep_run(&sweeps[i], now + (end - now) / (double)left, done, share, err);
+        if (rc != RF_OK)
+            return rc;
+        left--;
+    }
+    return RF_OK;
+}
+
+static rf_result measure(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
+{
+    rf_store *store = rfi_store(s->comm);
+    size_t cold = 0;
+    for (size_t i = 0; i < s->n; i++)
+        cold += !rfi_sweep_warm(&sweeps[i]);
+    s->summary.shapes = (uint32_t)s->n;
+    s->summary.warm = (uint32_t)(s->n - cold);
+    if (cold == 0)
+        return RF_OK;
+    rf_result rc = begin_campaign(s, err);
+    if (rc == RF_OK)
+        rc = run_cold(s, sweeps, cold, err);
+    if (rc == RF_OK && store)
+        rc = store->v->end(store, err);
+    return rc;
+}
+
+/* Plans from the store; where it is absent or was lost, from what was just measured. */
+static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, int store_lost, rf_error *err)
+{
+    rfi_answer a;
+    rfi_order prepare = {.kind = RFI_ORDER_PREPARE, .done = 1};
+    rf_result rc = rfi_session_order(s, &prepare, &a, err);
+    for (size_t i = 0; i < s->n && rc == RF_OK; i++) {
+        const rfi_trial *best = rfi_sweep_best(&sweeps[i]);
+        if (!best || !(store_lost || !rfi_store(s->comm)))
+            continue;
+        rfi_order set = {.kind = RFI_ORDER_SET, .done = 1};
+        set.shape = (uint32_t)i;
+        set.grid = best->grid;
+        set.median_ns = best->result.median_ns;
+        memcpy(set.hash, best->variant->hash, sizeof set.hash);
+        rc = rfi_session_order(s, &set, &a, err);
+    }
+    return rc;
+}
+
+static int is_db(rf_result code)
+{
+    return code >= RF_E_DB && code <= RF_E_DB_ABSENT;
+}
+
+rf_result rfi_session_lead(rfi_session *s, rf_error *err)
+{
+    rfi_sweep *sweeps = NULL;
+    rf_error why = {0}, late = {0};
+    rf_result verdict = open_all(s, &sweeps, &why);
+    if (verdict == RF_OK)
+        verdict = measure(s, sweeps, &why);
+    if (!s->over && sweeps && (verdict == RF_OK || is_db(verdict))) {
+        rf_result rc = decide(s, sweeps, verdict != RF_OK, &late);
+        if (rc != RF_OK)
+            verdict = rc, why = late;
+    }
+    close_all(sweeps, sweeps ? s->n : 0);
+    s->summary.seconds = rfi_seconds() - s->start;
+    if (!s->over) {
+        rfi_order end = {.kind = RFI_ORDER_END, .verdict = verdict, .summary = s->summary};
+        memcpy(end.text, why.text, sizeof end.text);
+        rf_result rc = rfi_broadcast(s->comm, "tune", &end, sizeof end, rfi_timeout_ms(s->comm),
+                                     verdict == RF_OK ? &why : NULL);
+        if (verdict == RF_OK)
+            verdict = rc;
+    }
+    if (verdict != RF_OK && err)
+        *err = why;
+    return verdict;
+}

@@ -1,0 +1,48 @@
+/* Rank 0's search for the best candidate of one shape: check all against the oracle, measure them
+ * in interleaved rounds, halve the field as the rounds go, record what was found. */
+#ifndef RANKFOLD_SWEEP_H
+#define RANKFOLD_SWEEP_H
+
+#include "tune/candidates.h"
+#include "tune/session.h"
+
+typedef struct rfi_trial {
+    const rf_variant *variant;
+    uint32_t grid;
+    double guess_ns; /* of one call; 0 = not yet run */
+    double *samples; /* one a round, `n` of them */
+    uint32_t n;
+    uint32_t order_index; /* position in its latest round */
+    int known;            /* from an earlier session */
+    enum { RFI_MISSING, RFI_RUNNING, RFI_SETTLED, RFI_RECORDED } state;
+    rfi_measurement result; /* from SETTLED on */
+} rfi_trial;
+
+typedef struct rfi_sweep {
+    rfi_session *session;
+    uint32_t shape; /* index */
+    rfi_key key;
+    int swept;         /* the store says that nothing is missing */
+    rfi_trial *trials; /* refused candidates are settled as infeasible */
+    size_t n, missing; /* trials; those that have to be run */
+    double *samples;
+    double planned, spent; /* steps of work, for the progress */
+} rfi_sweep;
+
+/* Enumerates and asks the store what is known. Measures nothing. Errors: E_MEMORY. */
+rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err);
+void rfi_sweep_close(rfi_sweep *w);
+
+/* Is there nothing to do? */
+int rfi_sweep_warm(const rfi_sweep *w);
+
+/* Runs what is missing and records it: one round within the session's budget, more of them until
+ * `until` (rfi_seconds). Adds to the session's summary. done, share: of the whole session's work,
+ * what was done before, and what this shape is. Errors: E_DB_* (the store is lost; results so far
+ * are in the trials), E_MEMORY, or what ended the session on all ranks. */
+rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err);
+
+/* Fastest trial that was measured to the end, NULL if none. */
+const rfi_trial *rfi_sweep_best(const rfi_sweep *w);
+
+#endif
