@@ -128,7 +128,11 @@ local function ninja_file()
         end
     end
     edge("cppcheck", "cppcheck.ok", analysed, {"tests/lint/cppcheck.txt", table.unpack(headers)})
-    edge("text", "text", files_ending(TEXTS), {"tests/lint/text.lua"})
+    local texts = files_ending(TEXTS)
+    for _, file in ipairs {".ci/run", "build.ninja", "README.md", "CHANGES.md", "NOTICE"} do
+        texts[#texts + 1] = path.exists(file) and file or nil
+    end
+    edge("text", "text", texts, {"tests/lint/text.lua"})
     return RULES .. table.concat(edges, "\n") .. "\n"
 end
 
