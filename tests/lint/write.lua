@@ -89,7 +89,7 @@ local RULES = [[
 builddir = generated/lint
 
 rule luacheck
-  command = luacheck --quiet --codes $in && touch $out
+  command = luacheck --quiet --codes --no-color $in >$out.log && touch $out || { cat $out.log; exit 1; }
   description = luacheck
 rule format
   command = clang-format --dry-run -Werror $in && touch $out
