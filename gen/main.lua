@@ -33,7 +33,7 @@ parser:argument("sku", "the file gen/sku/SKU.lua; --explain takes all of them wi
 parser:option("--only", "only variants whose names match (* and ?), written to\n" ..
     "generated/only/SKU/ so that they do not pass for the pack"):argname "GLOB"
 parser:flag("--list", "print names, shards and hashes instead; write nothing")
-parser:flag("--why", "with --list: the combinations that cannot be, and why")
+parser:flag("--why", "print the combinations that cannot be, and why; write nothing")
 parser:option("--explain", "say what a variant is, whether it can be, where it is"):argname "NAME"
 parser:option("--source", "print the text that a variant's hash is made of, for a look at\n" ..
     "what changed: ... | xxhsum -H2"):argname "NAME"
@@ -98,8 +98,8 @@ local function explain(name, args, read)
     for _, axis in ipairs(tactics.axes) do
         local row = axis.values and tactics.row[axis.field][v[axis.field]]
         local meaning = row and row.code:lower() or axis.field == "hidden" and v.hidden == 0 and "any"
-        io.write(("  %-10s %s%s\n"):format(axis.field, v[axis.field],
-            meaning and " (" .. meaning .. ")" or ""))
+        local also = meaning and meaning ~= v[axis.field] and " (" .. meaning .. ")"
+        io.write(("  %-10s %s%s\n"):format(axis.field, v[axis.field], also or ""))
     end
     local feasible, why = tactics.feasible(v)
     io.write(feasible and "feasible\n" or "not feasible: " .. why .. "\n")
@@ -164,7 +164,7 @@ local function main(args)
     if args.only then
         keep_only(chosen, args.only)
     end
-    if args.list and args.why then
+    if args.why then
         return list_refused(chosen)
     end
     local pack = render.pack(chosen, read)
@@ -174,7 +174,8 @@ local function main(args)
         return print_source(args.source, pack)
     end
     local out = args.out or args.only and "generated/only" or "generated"
-    local command = "lua5.4 gen/main.lua " .. args.sku .. (args.only and " --only ..." or "")
+    local command = "lua5.4 gen/main.lua " .. args.sku
+        .. (args.only and (" --only '%s'"):format(args.only) or "")
     local n, reason = registry.write(registry.files(pack, read, out, command), out, args.sku)
     if n and args.depfile then
         local output = args.depfile:gsub("%.d$", "")

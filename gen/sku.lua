@@ -20,23 +20,20 @@ local MOST_KIB = 64 * 1024
 local function run(text, path)
     local chunk, reason = load(text, "=" .. path, "t", {})
     if not chunk then
-        return nil, reason
-    end
-    local function bound()
-        error(path .. ": does not come to an end: this file is data, not a program", 0)
+        return nil, text:sub(1, 1) == "\27" and path .. ": " .. reason or reason
     end
     local most = collectgarbage("count") + MOST_KIB
     local count = 0
-    local strings = getmetatable("")
-    strings.__index = nil -- ("x"):rep(1e9) would not be counted
-    debug.sethook(function()
+    local bounded = coroutine.create(chunk) -- the hook stops this thread and no other code
+    debug.sethook(bounded, function()
         count = count + 1
         if count > MOST_INSTRUCTIONS or collectgarbage("count") > most then
-            bound()
+            error(path .. ": does not come to an end: this file is data, not a program", 0)
         end
     end, "", 1)
-    local ok, result = pcall(chunk)
-    debug.sethook()
+    local strings = getmetatable("")
+    strings.__index = nil -- ("x"):rep(1e9) would not be counted
+    local ok, result = coroutine.resume(bounded)
     strings.__index = string
     if not ok then
         return nil, tostring(result)
@@ -243,7 +240,7 @@ function sku.parse(text, path, name, limit)
     end
     limit = limit or sku.MOST_VARIANTS
     if #kept == 0 then
-        return nil, path .. ": sets: nothing in them is feasible (--list --why says why)"
+        return nil, path .. ": sets: nothing in them is feasible (--why says why)"
     elseif #kept > limit then
         return nil, ("%s: sets: %d variants, at most %d"):format(path, #kept, limit)
     end

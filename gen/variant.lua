@@ -30,7 +30,7 @@ end
 function variant.parse(name)
     local v, at = {}, 1
     for _, axis in ipairs(tactics.axes) do
-        local token = name:match("^[^_]*", at)
+        local token = name:match("^[^_]*", at) or ""
         v[axis.field] = parse_token(axis, token)
         if v[axis.field] == nil then
             local expected = tactics.expected(axis)
