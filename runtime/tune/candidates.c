@@ -36,12 +36,12 @@ static int serves(const rf_variant *v, const rf_shape *shape)
 }
 
 rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char *filter,
-                         rfi_candidate **out, size_t *n, rf_error *err)
+                         rfi_tune_candidate **out, size_t *n, rf_error *err)
 {
     uint32_t grids[RFI_GRIDS];
     size_t n_grids = rfi_grids(rfi_shape_bytes(shape), grids);
     size_t variants = rfi_variant_count(comm);
-    rfi_candidate *list = malloc((variants * n_grids + 1) * sizeof *list);
+    rfi_tune_candidate *list = malloc((variants * n_grids + 1) * sizeof *list);
     if (!list)
         return rfi_fail(err, RF_E_MEMORY, rf_comm_rank(comm), "tune",
                         "no memory for %zu candidates", variants * n_grids);
@@ -52,9 +52,9 @@ rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char 
             continue;
         const char *refusal = rfi_refusal(comm, v, shape);
         if (refusal)
-            list[(*n)++] = (rfi_candidate){v, 0, refusal};
+            list[(*n)++] = (rfi_tune_candidate){v, 0, refusal};
         for (size_t g = 0; !refusal && g < n_grids; g++)
-            list[(*n)++] = (rfi_candidate){v, grids[g], NULL};
+            list[(*n)++] = (rfi_tune_candidate){v, grids[g], NULL};
     }
     *out = list;
     return RF_OK;

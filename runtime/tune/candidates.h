@@ -5,11 +5,11 @@
 
 #include "core/group.h"
 
-typedef struct rfi_candidate {
+typedef struct rfi_tune_candidate {
     const rf_variant *variant;
     uint32_t grid;       /* 0 when refused */
     const char *refusal; /* NULL = may run; else why not, static */
-} rfi_candidate;
+} rfi_tune_candidate;
 
 #define RFI_GRIDS 4 /* most grids of one variant */
 
@@ -21,7 +21,7 @@ size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS]);
  * once, with the reason. filter: glob on names, NULL = all. *out is the caller's to free; NULL when
  * *n is 0. Errors: E_MEMORY. */
 rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char *filter,
-                         rfi_candidate **out, size_t *n, rf_error *err);
+                         rfi_tune_candidate **out, size_t *n, rf_error *err);
 
 /* rows * hidden * element size. The caller has checked the shape. */
 uint64_t rfi_shape_bytes(const rf_shape *shape);

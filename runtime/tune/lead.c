@@ -87,15 +87,16 @@ static rf_result measure(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
     return rc;
 }
 
-/* Plans from the store; where it is absent or was lost, from what was just measured. */
-static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, int store_lost, rf_error *err)
+/* Plans from the store; from what was just measured where the store cannot decide by it: there is
+ * none, it was lost, the time was up, or a filter left a part of the field out. */
+static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, rf_error *err)
 {
     rfi_answer a;
     rfi_order prepare = {.kind = RFI_ORDER_PREPARE, .done = 1};
     rf_result rc = rfi_session_order(s, &prepare, &a, err);
     for (size_t i = 0; i < s->n && rc == RF_OK; i++) {
-        const rfi_trial *best = rfi_sweep_best(&sweeps[i]);
-        if (!best || !(store_lost || !rfi_store(s->comm)))
+        const rfi_tune_trial *best = rfi_sweep_best(&sweeps[i]);
+        if (!best || sweeps[i].finished || rfi_sweep_warm(&sweeps[i]))
             continue;
         rfi_order set = {.kind = RFI_ORDER_SET, .done = 1};
         set.shape = (uint32_t)i;
@@ -120,7 +121,7 @@ rf_result rfi_session_lead(rfi_session *s, rf_error *err)
     if (verdict == RF_OK)
         verdict = measure(s, sweeps, &why);
     if (!s->over && sweeps && (verdict == RF_OK || is_db(verdict))) {
-        rf_result rc = decide(s, sweeps, verdict != RF_OK, &late);
+        rf_result rc = decide(s, sweeps, &late);
         if (rc != RF_OK)
             verdict = rc, why = late;
     }

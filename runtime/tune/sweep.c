@@ -32,7 +32,7 @@ static rfi_key key_of(const rfi_session *s, const rf_shape *shape)
     };
 }
 
-static void settle(rfi_sweep *w, rfi_trial *t, rfi_outcome outcome)
+static void settle(rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
 {
     rfi_stats st = rfi_stats_of(t->samples, t->n);
     t->state = RFI_SETTLED;
@@ -53,13 +53,10 @@ static void settle(rfi_sweep *w, rfi_trial *t, rfi_outcome outcome)
 }
 
 /* Known already, refused here, or to be run. */
-static void place(rfi_sweep *w, rfi_trial *t, const rfi_candidate *c)
+static void place(rfi_sweep *w, rfi_tune_trial *t, const rfi_tune_candidate *c, int fresh)
 {
-    const rfi_session *s = w->session;
-    rf_store *store = rfi_store(s->comm);
-    *t = (rfi_trial){.variant = c->variant, .grid = c->grid};
-    int ask = store && !(s->options.flags & RF_TUNE_FORCE);
-    if (ask && store->v->measured(store, &w->key, t->variant, t->grid, &t->result))
+    rf_store *store = rfi_store(w->session->comm);
+    if (!fresh && store && store->v->measured(store, &w->key, t->variant, t->grid, &t->result))
         t->state = RFI_RECORDED, t->known = 1;
     else if (c->refusal)
         settle(w, t, RFI_INFEASIBLE);
@@ -67,11 +64,23 @@ static void place(rfi_sweep *w, rfi_trial *t, const rfi_candidate *c)
         w->missing++;
 }
 
+/* fresh: whatever the store knows. */
+static void place_all(rfi_sweep *w, const rfi_tune_candidate *list, int fresh)
+{
+    w->missing = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        double *samples = w->samples + i * w->session->options.rounds;
+        w->trials[i] =
+            (rfi_tune_trial){.variant = list[i].variant, .grid = list[i].grid, .samples = samples};
+        place(w, &w->trials[i], &list[i], fresh);
+    }
+}
+
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err)
 {
     rfi_sweep w = {.session = s, .shape = shape, .key = key_of(s, &s->shapes[shape])};
     rf_store *store = rfi_store(s->comm);
-    rfi_candidate *list = NULL;
+    rfi_tune_candidate *list = NULL;
     rf_result rc =
         rfi_candidates(s->comm, &s->shapes[shape], s->options.variant_filter, &list, &w.n, err);
     if (rc != RF_OK)
@@ -83,12 +92,12 @@ rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_erro
         rfi_sweep_close(&w);
         return rfi_fail(err, RF_E_MEMORY, 0, "tune", "no memory for %zu candidates", w.n);
     }
-    for (size_t i = 0; i < w.n; i++) {
-        place(&w, &w.trials[i], &list[i]);
-        w.trials[i].samples = w.samples + i * s->options.rounds;
-    }
+    int fresh = (s->options.flags & RF_TUNE_FORCE) != 0;
+    w.swept = !fresh && store && store->v->swept(store, &w.key);
+    place_all(&w, list, fresh);
+    if (w.swept && w.missing)
+        place_all(&w, list, 1); /* a new build: medians of different sweeps are never compared */
     free(list);
-    w.swept = store && store->v->swept(store, &w.key);
     *out = w;
     return RF_OK;
 }
@@ -105,14 +114,14 @@ int rfi_sweep_warm(const rfi_sweep *w)
     return w->swept && w->missing == 0;
 }
 
-static int is_ok(const rfi_trial *t)
+static int is_ok(const rfi_tune_trial *t)
 {
     return t->state >= RFI_SETTLED && t->result.outcome == RFI_OK;
 }
 
-const rfi_trial *rfi_sweep_best(const rfi_sweep *w)
+const rfi_tune_trial *rfi_sweep_best(const rfi_sweep *w)
 {
-    const rfi_trial *best = NULL;
+    const rfi_tune_trial *best = NULL;
     for (size_t i = 0; i < w->n; i++)
         if (is_ok(&w->trials[i]) &&
             (!best || w->trials[i].result.median_ns < best->result.median_ns))
@@ -138,7 +147,7 @@ static uint64_t draw(run *r)
     return r->random;
 }
 
-static rf_result give(run *r, rfi_order *o, const rfi_trial *t, rfi_answer *a, rf_error *err)
+static rf_result give(run *r, rfi_order *o, const rfi_tune_trial *t, rfi_answer *a, rf_error *err)
 {
     rfi_session *s = r->w->session;
     double within = r->w->planned > 0 ? r->w->spent / r->w->planned : 0;
@@ -163,14 +172,14 @@ static rfi_outcome outcome_of(const rfi_answer *a)
 }
 
 /* A variant that hung once hangs with its other grids too, and each costs a deadline. */
-static void drop_siblings(rfi_sweep *w, const rfi_trial *hung)
+static void drop_siblings(rfi_sweep *w, const rfi_tune_trial *hung)
 {
     for (size_t i = 0; i < w->n; i++)
         if (w->trials[i].variant == hung->variant && w->trials[i].state < RFI_SETTLED)
             settle(w, &w->trials[i], RFI_DROPPED);
 }
 
-static void fail(rfi_sweep *w, rfi_trial *t, rfi_outcome outcome)
+static void fail(rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
 {
     settle(w, t, outcome);
     if (outcome == RFI_TIMEOUT)
@@ -185,7 +194,7 @@ static int out_of_time(const run *r)
 static rf_result check(run *r, rf_error *err)
 {
     for (size_t i = 0; i < r->w->n && !out_of_time(r); i++) {
-        rfi_trial *t = &r->w->trials[i];
+        rfi_tune_trial *t = &r->w->trials[i];
         if (t->state != RFI_MISSING)
             continue;
         rfi_order o = {.kind = RFI_ORDER_CHECK, .seed = draw(r)};
@@ -209,14 +218,14 @@ static uint32_t calls_for(double sample_ns, double call_ns)
     return calls < CALLS_MIN ? CALLS_MIN : calls > CALLS_MAX ? CALLS_MAX : (uint32_t)calls;
 }
 
-static double median_so_far(const rfi_trial *t, double *scratch)
+static double median_so_far(const rfi_tune_trial *t, double *scratch)
 {
     memcpy(scratch, t->samples, t->n * sizeof *scratch);
     return rfi_stats_of(scratch, t->n).median;
 }
 
 /* Running trials, in `field`; returns how many. */
-static size_t running(rfi_sweep *w, rfi_trial **field)
+static size_t running(rfi_sweep *w, rfi_tune_trial **field)
 {
     size_t n = 0;
     for (size_t i = 0; i < w->n; i++)
@@ -226,17 +235,17 @@ static size_t running(rfi_sweep *w, rfi_trial **field)
 }
 
 /* Every running candidate once, in an order of its own, so that drift and neighbours hit all. */
-static rf_result round_of(run *r, rfi_trial **field, double sample_ns, double *scratch,
+static rf_result round_of(run *r, rfi_tune_trial **field, double sample_ns, double *scratch,
                           rf_error *err)
 {
     size_t n = running(r->w, field);
     for (size_t i = n; i > 1; i--) {
         size_t k = draw(r) % i;
-        rfi_trial *t = field[k];
+        rfi_tune_trial *t = field[k];
         field[k] = field[i - 1], field[i - 1] = t;
     }
     for (size_t i = 0; i < n && !out_of_time(r); i++) {
-        rfi_trial *t = field[i];
+        rfi_tune_trial *t = field[i];
         if (t->state != RFI_RUNNING)
             continue; /* dropped with a sibling */
         rfi_order o = {.kind = RFI_ORDER_MEASURE, .calls = calls_for(sample_ns, t->guess_ns)};
@@ -258,7 +267,7 @@ static rf_result round_of(run *r, rfi_trial **field, double sample_ns, double *s
 
 static int faster(const void *a, const void *b)
 {
-    double x = (*(rfi_trial *const *)a)->guess_ns, y = (*(rfi_trial *const *)b)->guess_ns;
+    double x = (*(rfi_tune_trial *const *)a)->guess_ns, y = (*(rfi_tune_trial *const *)b)->guess_ns;
     return (x > y) - (x < y);
 }
 
@@ -269,13 +278,13 @@ static size_t half(size_t n)
 }
 
 /* After round 1 the hopeless go, after every second round half of the rest. */
-static void cull(rfi_sweep *w, rfi_trial **field, uint32_t rounds_done)
+static void cull(rfi_sweep *w, rfi_tune_trial **field, uint32_t rounds_done)
 {
     size_t n = running(w, field);
     if (n == 0)
         return;
     qsort(field, n, sizeof *field, faster);
-    const rfi_trial *known = rfi_sweep_best(w);
+    const rfi_tune_trial *known = rfi_sweep_best(w);
     double best = field[0]->guess_ns;
     if (known && known->result.median_ns < best)
         best = known->result.median_ns;
@@ -323,7 +332,8 @@ static rf_result record(rfi_sweep *w, rf_error *err)
     return rc;
 }
 
-static rf_result rounds(run *r, rfi_trial **field, double until, double *scratch, rf_error *err)
+static rf_result rounds(run *r, rfi_tune_trial **field, double until, double *scratch,
+                        rf_error *err)
 {
     uint32_t n_rounds = r->w->session->options.rounds;
     size_t n = running(r->w, field);
@@ -348,7 +358,7 @@ static rf_result rounds(run *r, rfi_trial **field, double until, double *scratch
     return rc != RF_OK ? rc : db;
 }
 
-static void count(rfi_sweep *w, const rfi_trial *t)
+static void count(rfi_sweep *w, const rfi_tune_trial *t)
 {
     rf_tune_summary *sum = &w->session->summary;
     switch (t->result.outcome) {
@@ -369,12 +379,23 @@ static void count(rfi_sweep *w, const rfi_trial *t)
     }
 }
 
+/* Is the field complete, so that a decision for everybody may follow from it? */
+static int complete(const rfi_sweep *w)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (w->trials[i].state < RFI_SETTLED)
+            return 0;
+    return !w->session->options.variant_filter && rfi_sweep_best(w);
+}
+
 static rf_result finish(rfi_sweep *w, rf_error *err)
 {
     rf_store *store = rfi_store(w->session->comm);
     rf_result rc = record(w, err);
-    if (rc == RF_OK && store && rfi_sweep_best(w))
+    if (rc == RF_OK && store && complete(w)) {
         rc = store->v->finish_shape(store, &w->key, err);
+        w->finished = rc == RF_OK;
+    }
     return rc;
 }
 
@@ -397,7 +418,7 @@ rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, r
     run r = {.w = w, .until = s->start + s->options.budget_ms * 1e-3, .done = done, .share = share};
     r.random = (s->options.seed ^ (w->shape + 1)) | 1;
     w->planned = (double)w->missing + samples_planned(w->missing, s->options.rounds);
-    rfi_trial **field = calloc(w->n + 1, sizeof *field);
+    rfi_tune_trial **field = calloc(w->n + 1, sizeof *field);
     double *scratch = calloc(s->options.rounds, sizeof *scratch);
     rf_result rc = RF_OK;
     if (!field || !scratch)

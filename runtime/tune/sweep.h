@@ -6,7 +6,7 @@
 #include "tune/candidates.h"
 #include "tune/session.h"
 
-typedef struct rfi_trial {
+typedef struct rfi_tune_trial {
     const rf_variant *variant;
     uint32_t grid;
     double guess_ns; /* of one call; 0 = not yet run */
@@ -16,15 +16,16 @@ typedef struct rfi_trial {
     int known;            /* from an earlier session */
     enum { RFI_MISSING, RFI_RUNNING, RFI_SETTLED, RFI_RECORDED } state;
     rfi_measurement result; /* from SETTLED on */
-} rfi_trial;
+} rfi_tune_trial;
 
 typedef struct rfi_sweep {
     rfi_session *session;
     uint32_t shape; /* index */
     rfi_key key;
-    int swept;         /* the store says that nothing is missing */
-    rfi_trial *trials; /* refused candidates are settled as infeasible */
-    size_t n, missing; /* trials; those that have to be run */
+    int swept;              /* a complete sweep is in the store */
+    int finished;           /* this one is, so that the store decides by it */
+    rfi_tune_trial *trials; /* refused candidates are settled as infeasible */
+    size_t n, missing;      /* trials; those that have to be run */
     double *samples;
     double planned, spent; /* steps of work, for the progress */
 } rfi_sweep;
@@ -43,6 +44,6 @@ int rfi_sweep_warm(const rfi_sweep *w);
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err);
 
 /* Fastest trial that was measured to the end, NULL if none. */
-const rfi_trial *rfi_sweep_best(const rfi_sweep *w);
+const rfi_tune_trial *rfi_sweep_best(const rfi_sweep *w);
 
 #endif
