@@ -8,11 +8,13 @@
 
 typedef struct rfi_device rfi_device; /* one per comm and rank, private to the backend */
 
+#define RFI_CPU_MASK 128 /* 1024 cpus */
+
 typedef struct rfi_capabilities {
-    char arch[24];          /* "x86-64/avx512": part of the database key */
-    uint32_t isa_mask;      /* bit per RF_ISA_* code that runs here */
-    uint32_t cpus;          /* that this rank may run on */
-    uint64_t granularity;   /* allocations are multiples of it */
+    char arch[24];                        /* "x86-64/avx512": part of the database key */
+    uint32_t isa_mask;                    /* bit per RF_ISA_* code that runs here */
+    unsigned char cpu_mask[RFI_CPU_MASK]; /* bit per cpu that this rank may run on */
+    uint64_t granularity;                 /* allocations are multiples of it */
     const char *hw_text;    /* "key=value\n" lines of this rank for hw_fp; owned by the device */
     const char *env_text;   /* the same for env_fp */
     unsigned char uuid[16]; /* identity of the device; all zero = shareable between ranks (cpu) */
@@ -26,6 +28,14 @@ typedef struct rfi_memory {
     int fd; /* -1 = none */
 } rfi_memory;
 
+/* What a device has to know about its group. */
+typedef struct rfi_group {
+    int rank, world;
+    uint32_t cpus;        /* that the ranks together may run on */
+    int fd[RF_MAX_WORLD]; /* connection to each rank: closed at the far end = dead; -1 for self.
+                             Copied by the device, which may outlive the comm */
+} rfi_group;
+
 typedef struct rfi_stream_info {
     uint64_t id; /* never reused within a process; NULL stream on cpu: the calling thread's */
     int capturing;
@@ -37,12 +47,20 @@ typedef struct rfi_backend {
      */
     rf_result (*open)(const rf_config *config, rfi_device **out, rf_error *err);
     void (*capabilities)(const rfi_device *device, rfi_capabilities *out);
+    /* Once, after the ranks have met and before the first launch. */
+    rf_result (*join)(rfi_device *device, const rfi_group *group, rf_error *err);
     /* Memory that peers can map, cleared, placed next to this rank. */
     rf_result (*allocate)(rfi_device *device, size_t bytes, rfi_memory *out, rf_error *err);
     /* Maps a peer's allocation; verifies size and seals of what arrived. same_process: the peer is
      * a thread of this process. */
     rf_result (*import)(rfi_device *device, const rfi_memory *theirs, int same_process,
                         rfi_memory *out, rf_error *err);
+    /* Copies a few bytes by the means that kernels use: what the functional probe is made of. `at`
+     * lies in a region that this rank maps. */
+    rf_result (*put)(rfi_device *device, unsigned char *at, const void *from, size_t bytes);
+    rf_result (*get)(rfi_device *device, const unsigned char *at, void *to, size_t bytes);
+    /* Both end the device's launches for good (E_CLOSED); memory that a launch in flight still uses
+     * goes when that has ended. */
     void (*unmap)(rfi_device *device, rfi_memory *imported);
     void (*release)(rfi_device *device, rfi_memory *allocated);
     /* Makes every kernel of the shard launchable without lazy loading. */
@@ -62,6 +80,7 @@ typedef struct rfi_backend {
     void (*clear)(rfi_device *device, unsigned char *region, size_t bytes, uint32_t generation);
     rf_result (*drain)(rfi_device *device,
                        uint32_t timeout_ms); /* all launches of this rank are done */
+    /* Never blocks: launches in flight and graphs keep what they use, as `unmap` does. */
     void (*close)(rfi_device *device);
 } rfi_backend;
 
