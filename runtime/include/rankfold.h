@@ -185,6 +185,22 @@ RF_API void rf_bootstrap_free(rf_bootstrap *boot);
 typedef struct rf_pack rf_pack;
 #define RF_DECLARE_PACK(sku) extern const rf_pack rf_pack_##sku
 
+/* What a pack holds: variant i < rf_pack_count(pack), in the pack's order. Texts are the pack's.
+ * Pure. Errors: E_ARG; E_PACK: built for another runtime (rf_pack_count is 0 then). */
+typedef struct rf_variant_info {
+    const char *name, *sku, *toolchain;
+    char hash[33]; /* of parameters and source: what the database knows it by */
+    rf_op op;
+    rf_dtype dtype;
+    int world;
+    uint64_t hidden; /* 0 = any */
+    const char *algorithm, *transport, *wire, *isa, *copy;
+    unsigned unroll;
+    int reassoc, lossy; /* opt-in, see rf_config.flags */
+} rf_variant_info;
+RF_API size_t rf_pack_count(const rf_pack *pack);
+RF_API rf_result rf_pack_variant(const rf_pack *pack, size_t i, rf_variant_info *out);
+
 /* Where decisions come from and measurements go. Opened by rf_store_open (librankfold_db.a, SQLite)
  * or taken from a C table that `rankfold db freeze` wrote (no SQLite). Must outlive the comms that
  * use it. Not shared between threads. */
