@@ -56,7 +56,7 @@ static rf_result run_cold(rfi_session *s, rfi_sweep *sweeps, size_t cold, rf_err
     double end = s->start + s->options.budget_ms * 1e-3;
     size_t left = cold;
     for (size_t i = 0; i < s->n && rfi_seconds() < end; i++) {
-        if (rfi_sweep_warm(&sweeps[i]))
+        if (sweeps[i].warm)
             continue;
         double now = rfi_seconds(), share = 1.0 / (double)cold;
         double done = (double)(cold - left) * share;
@@ -74,7 +74,7 @@ static rf_result measure(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
     rf_store *store = rfi_store(s->comm);
     size_t cold = 0;
     for (size_t i = 0; i < s->n; i++)
-        cold += !rfi_sweep_warm(&sweeps[i]);
+        cold += !sweeps[i].warm;
     s->summary.shapes = (uint32_t)s->n;
     s->summary.warm = (uint32_t)(s->n - cold);
     if (cold == 0)
@@ -96,7 +96,7 @@ static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, rf_error *err)
     rf_result rc = rfi_session_order(s, &prepare, &a, err);
     for (size_t i = 0; i < s->n && rc == RF_OK; i++) {
         const rfi_tune_trial *best = rfi_sweep_best(&sweeps[i]);
-        if (!best || sweeps[i].finished || rfi_sweep_warm(&sweeps[i]))
+        if (!best || sweeps[i].finished || sweeps[i].warm)
             continue;
         rfi_order set = {.kind = RFI_ORDER_SET, .done = 1};
         set.shape = (uint32_t)i;

@@ -53,34 +53,41 @@ static void settle(rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
 }
 
 /* Known already, refused here, or to be run. */
-static void place(rfi_sweep *w, rfi_tune_trial *t, const rfi_tune_candidate *c, int fresh)
+static void place(rfi_sweep *w, rfi_tune_trial *t, const char *refusal)
 {
     rf_store *store = rfi_store(w->session->comm);
+    int fresh = w->session->options.flags & RF_TUNE_FORCE;
     if (!fresh && store && store->v->measured(store, &w->key, t->variant, t->grid, &t->result))
         t->state = RFI_RECORDED, t->known = 1;
-    else if (c->refusal)
+    else if (refusal)
         settle(w, t, RFI_INFEASIBLE);
     else
         w->missing++;
 }
 
-/* fresh: whatever the store knows. */
-static void place_all(rfi_sweep *w, const rfi_tune_candidate *list, int fresh)
+static int have(void *ctx, const unsigned char hash[16], const char *name)
 {
-    w->missing = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        double *samples = w->samples + i * w->session->options.rounds;
-        w->trials[i] =
-            (rfi_tune_trial){.variant = list[i].variant, .grid = list[i].grid, .samples = samples};
-        place(w, &w->trials[i], &list[i], fresh);
-    }
+    return rfi_variant_by_hash(ctx, hash) ? 2 : rfi_variant_by_name(ctx, name) ? 1 : 0;
+}
+
+/* Swept, and the winner is still in the packs as it was. */
+static int is_warm(const rfi_session *s, const rfi_key *key)
+{
+    rf_store *store = rfi_store(s->comm);
+    rfi_decision d;
+    return store && !(s->options.flags & RF_TUNE_FORCE) && store->v->swept(store, key) &&
+           store->v->lookup(store, key, have, s->comm, &d) && d.rung == RF_RUNG_EXACT;
 }
 
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err)
 {
     rfi_sweep w = {.session = s, .shape = shape, .key = key_of(s, &s->shapes[shape])};
-    rf_store *store = rfi_store(s->comm);
     rfi_tune_candidate *list = NULL;
+    *out = w;
+    if (is_warm(s, &w.key)) {
+        out->warm = 1;
+        return RF_OK;
+    }
     rf_result rc =
         rfi_candidates(s->comm, &s->shapes[shape], s->options.variant_filter, &list, &w.n, err);
     if (rc != RF_OK)
@@ -92,11 +99,11 @@ rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_erro
         rfi_sweep_close(&w);
         return rfi_fail(err, RF_E_MEMORY, 0, "tune", "no memory for %zu candidates", w.n);
     }
-    int fresh = (s->options.flags & RF_TUNE_FORCE) != 0;
-    w.swept = !fresh && store && store->v->swept(store, &w.key);
-    place_all(&w, list, fresh);
-    if (w.swept && w.missing)
-        place_all(&w, list, 1); /* a new build: medians of different sweeps are never compared */
+    for (size_t i = 0; i < w.n; i++) {
+        double *samples = w.samples + i * s->options.rounds;
+        w.trials[i] = (rfi_tune_trial){list[i].variant, .grid = list[i].grid, .samples = samples};
+        place(&w, &w.trials[i], list[i].refusal);
+    }
     free(list);
     *out = w;
     return RF_OK;
@@ -107,11 +114,6 @@ void rfi_sweep_close(rfi_sweep *w)
     free(w->trials);
     free(w->samples);
     w->trials = NULL, w->samples = NULL, w->n = 0;
-}
-
-int rfi_sweep_warm(const rfi_sweep *w)
-{
-    return w->swept && w->missing == 0;
 }
 
 static int is_ok(const rfi_tune_trial *t)

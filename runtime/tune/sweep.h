@@ -22,7 +22,7 @@ typedef struct rfi_sweep {
     rfi_session *session;
     uint32_t shape; /* index */
     rfi_key key;
-    int swept;              /* a complete sweep is in the store */
+    int warm;               /* the store answers; no trials then */
     int finished;           /* this one is, so that the store decides by it */
     rfi_tune_trial *trials; /* refused candidates are settled as infeasible */
     size_t n, missing;      /* trials; those that have to be run */
@@ -33,9 +33,6 @@ typedef struct rfi_sweep {
 /* Enumerates and asks the store what is known. Measures nothing. Errors: E_MEMORY. */
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err);
 void rfi_sweep_close(rfi_sweep *w);
-
-/* Is there nothing to do? */
-int rfi_sweep_warm(const rfi_sweep *w);
 
 /* Runs what is missing and records it: one round within the session's budget, more of them until
  * `until` (rfi_seconds). Adds to the session's summary. done, share: of the whole session's work,
