@@ -1,0 +1,182 @@
+/* What the subcommands of `rankfold` share. They see the library through rankfold.h alone. */
+#ifndef RANKFOLD_CLI_H
+#define RANKFOLD_CLI_H
+
+#include <stdint.h>
+
+#include "rankfold.h"
+
+/* Exit codes. */
+enum { RF_CLI_OK = 0, RF_CLI_FAILURE = 1, RF_CLI_USAGE = 2 };
+
+/* ---- subcommands: argv[0] is the subcommand's name; all return an exit code ---- */
+
+int rf_cli_doctor(int argc, char **argv);
+int rf_cli_tune(int argc, char **argv);
+int rf_cli_bench(int argc, char **argv);
+int rf_cli_explain(int argc, char **argv);
+int rf_cli_variants(int argc, char **argv);
+int rf_cli_report(int argc, char **argv);
+int rf_cli_db(int argc, char **argv);
+
+/* ---- options (options.c) ---- */
+
+typedef enum rf_cli_kind {
+    RF_CLI_FLAG,   /* int *: 1 when given */
+    RF_CLI_TEXT,   /* const char ** */
+    RF_CLI_NUMBER, /* uint64_t *: a whole decimal number */
+    RF_CLI_TIME    /* uint32_t *, in milliseconds: 90, 90s, 500ms, 2m */
+} rf_cli_kind;
+
+typedef struct rf_cli_option {
+    const char *name;  /* long name */
+    char letter;       /* 0 = none */
+    const char *value; /* what stands for the value in the help; NULL for a flag */
+    rf_cli_kind kind;
+    void *into;
+    const char *help;
+} rf_cli_option;
+
+typedef struct rf_cli_syntax {
+    const char *command;   /* "tune" */
+    const char *arguments; /* "[OPTIONS] SHAPE..." */
+    const char *text;      /* what it does: paragraphs */
+    const rf_cli_option *options;
+    size_t n;
+    int min_rest, max_rest; /* how many arguments that are no options */
+} rf_cli_syntax;
+
+#define RF_CLI_WORLD_OPTION(n)                                                                     \
+    {                                                                                              \
+        "ranks", 'n', "N", RF_CLI_NUMBER, (n),                                                     \
+            "start N ranks here, 1 to 8 (default: the launcher's, else 2)"                         \
+    }
+#define RF_CLI_DB_OPTION(setup)                                                                    \
+    {                                                                                              \
+        "db", 0, "FILE", RF_CLI_TEXT, &(setup)->db,                                                \
+            "tactic database (default $RANKFOLD_DB, else the user's)"                              \
+    }
+
+#define RF_CLI_SYNTAX(command, arguments, text, options, min_rest, max_rest)                       \
+    {                                                                                              \
+        (command), (arguments), (text), (options), sizeof(options) / sizeof *(options),            \
+            (min_rest), (max_rest)                                                                 \
+    }
+
+/* Fills what the options point to. Returns -1 = go on, argv[*rest ..] are the arguments left; else
+ * the exit code (the help was printed, or the error). */
+int rf_cli_parse(const rf_cli_syntax *syntax, int argc, char **argv, int *rest);
+
+/* ---- messages (terminal.c) ---- */
+
+/* One line on stderr, "rankfold: ...". Of ranks that this program started, all but rank 0 hand it
+ * to the parent, which shows what rank 0 did not say already. */
+void rf_cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same for a library error; returns RF_CLI_FAILURE. */
+int rf_cli_failed(const char *what, const rf_error *err);
+
+typedef enum rf_cli_style {
+    RF_CLI_PLAIN,
+    RF_CLI_BOLD,
+    RF_CLI_DIM,
+    RF_CLI_GOOD,
+    RF_CLI_BAD
+} rf_cli_style;
+/* Escape sequences for stdout; "" unless it is a terminal, NO_COLOR unset and TERM not dumb.
+ * RF_CLI_PLAIN ends a style. */
+const char *rf_cli_style_of(rf_cli_style style);
+/* A check mark or a cross, coloured. */
+const char *rf_cli_mark(int good);
+
+/* For rf_tune_options.progress: on a terminal one line that rewrites itself, in a log a plain line
+ * per shape. ctx: an rf_cli_progress, zeroed at the start; rf_cli_progress_end clears the line. */
+typedef struct rf_cli_progress {
+    double last;  /* seconds, when something was shown */
+    size_t shape; /* shown last, plus one */
+    int dirty;    /* the line on the terminal has to be cleared */
+} rf_cli_progress;
+void rf_cli_progress_show(void *ctx, const rf_tune_progress *p);
+void rf_cli_progress_end(rf_cli_progress *progress);
+
+/* Writes `text` as a JSON string, with quotes. */
+void rf_cli_json_string(const char *text);
+
+double rf_cli_seconds(void); /* monotonic */
+
+/* ---- shapes (shapes.c) ---- */
+
+typedef struct rf_cli_shapes {
+    const char *shapes, *hidden, *rows, *dtype, *bytes, *mode; /* as given; NULL = default */
+    rf_shape *list;                                            /* freed by rf_cli_shapes_free */
+    size_t n;
+} rf_cli_shapes;
+
+#define RF_CLI_SHAPE_OPTIONS(s)                                                                    \
+    {"shapes",     0,                                                                              \
+     "LIST",       RF_CLI_TEXT,                                                                    \
+     &(s)->shapes, "such as bf16:16x4096,f32:1x65536 (dtype:rows x hidden)"},                      \
+        {"hidden", 0, "LIST", RF_CLI_TEXT, &(s)->hidden, "hidden sizes (default 4096)"},           \
+        {"rows", 0, "LIST", RF_CLI_TEXT, &(s)->rows, "rows (default 1,4,16,64,256)"},              \
+        {"dtype", 0, "LIST", RF_CLI_TEXT, &(s)->dtype, "f32, bf16, f16 (default bf16,f32)"},       \
+        {"bytes",     0,           "LIST",                                                         \
+         RF_CLI_TEXT, &(s)->bytes, "flat shapes of so many bytes, such as 2K,64K,1M"},             \
+    {                                                                                              \
+        "mode", 0, "MODE", RF_CLI_TEXT, &(s)->mode, "eager (default), graph or both"               \
+    }
+
+/* Reads the texts into the list. 0, or RF_CLI_USAGE (the error was printed). */
+int rf_cli_shapes_read(rf_cli_shapes *s);
+void rf_cli_shapes_free(rf_cli_shapes *s);
+/* One shape, "bf16:16x4096" or "f32:4096", with ":graph" or ":eager" behind it if wanted: 1 = read.
+ */
+int rf_cli_shape_parse(const char *text, rf_shape *out);
+/* The same text back, at most RF_CLI_SHAPE characters. */
+#define RF_CLI_SHAPE 64
+const char *rf_cli_shape_text(const rf_shape *shape, char out[RF_CLI_SHAPE]);
+uint64_t rf_cli_shape_bytes(const rf_shape *shape);
+/* "64 KiB" */
+const char *rf_cli_bytes_text(uint64_t bytes, char out[24]);
+
+/* ---- worlds (world.c) and comms (comm.c) ---- */
+
+/* What one rank does; returns an exit code. */
+typedef int (*rf_cli_rank_fn)(const rf_bootstrap *boot, void *ctx);
+
+/* Runs fn as `n` ranks: by fork (n > 0), as one rank of a launcher's world (n = 0 and RANK and
+ * WORLD_SIZE, or what mpirun sets, are there), else as 2 by fork. Returns the exit code: 0 when
+ * every rank returned 0. If one fails or dies, the others get a grace period to say so, then end
+ * too; no process is left behind, Ctrl-C and kill -9 of the parent included. */
+int rf_cli_world(uint64_t n, rf_cli_rank_fn fn, void *ctx);
+
+typedef struct rf_cli_setup {
+    const char *db;          /* NULL = the user's */
+    const char *shipped;     /* NULL = none */
+    uint32_t store_flags;    /* RF_STORE_READ or 0 */
+    uint64_t capacity_bytes; /* 0 = library default */
+    uint32_t channels;
+    uint32_t deadline_ms;
+} rf_cli_setup;
+
+typedef struct rf_cli_comm {
+    rf_comm *comm;
+    rf_store *store; /* rank 0 only */
+} rf_cli_comm;
+
+/* Creates this rank's comm with all packs of this program. 0, or RF_CLI_FAILURE (said). */
+int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out);
+/* Closes (collective) when `orderly`, and destroys. */
+void rf_cli_comm_close(rf_cli_comm *c, int orderly);
+
+/* Packs that this program is linked with. */
+extern const rf_pack *const rf_cli_packs[];
+extern const size_t rf_cli_n_packs;
+
+/* All-reduces random bits on a channel, out of place and in place, and compares with the oracle.
+ * RF_OK, RF_E_WRONG, E_MEMORY or the call's error. Collective. */
+rf_result rf_cli_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed);
+
+/* Every rank brings a number, all leave with all of them (single precision): through the all-reduce
+ * itself, on a channel of its own. Collective. */
+rf_result rf_cli_exchange(rf_comm *comm, int channel, float mine, float all[8]);
+
+#endif

@@ -1,0 +1,47 @@
+#include "cli/cli.h"
+
+RF_DECLARE_PACK(cpu);
+const rf_pack *const rf_cli_packs[] = {&rf_pack_cpu};
+const size_t rf_cli_n_packs = sizeof rf_cli_packs / sizeof *rf_cli_packs;
+
+#define CLOSE_MS 10000u
+
+static void log_line(void *ctx, int level, const char *line)
+{
+    (void)ctx;
+    if (level <= 1)
+        rf_cli_error("%s", line);
+}
+
+int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out)
+{
+    rf_error err = {0};
+    rf_cli_comm c = {0};
+    rf_config config = RF_CONFIG_INIT;
+    config.packs = rf_cli_packs;
+    config.n_packs = rf_cli_n_packs;
+    config.capacity_bytes = setup->capacity_bytes;
+    config.channels = setup->channels;
+    config.deadline_ms = setup->deadline_ms;
+    if (boot->rank == 0) {
+        config.log = log_line; /* the ranks would say the same */
+        if (rf_store_open(setup->db, setup->shipped, setup->store_flags, &c.store, &err) != RF_OK)
+            return rf_cli_failed("the tactic database", &err);
+    }
+    config.store = c.store;
+    if (rf_comm_create(&config, boot, &c.comm, &err) != RF_OK) {
+        rf_store_close(c.store);
+        return rf_cli_failed("creating the communicator", &err);
+    }
+    *out = c;
+    return RF_CLI_OK;
+}
+
+void rf_cli_comm_close(rf_cli_comm *c, int orderly)
+{
+    if (orderly)
+        rf_comm_close(c->comm, CLOSE_MS, NULL);
+    rf_comm_destroy(c->comm);
+    rf_store_close(c->store);
+    c->comm = NULL, c->store = NULL;
+}

@@ -1,0 +1,133 @@
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#define MAX_OPTIONS 32
+#define HELP_COLUMN 24
+
+static void print_option(const rf_cli_option *o)
+{
+    char left[64];
+    int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
+                      : snprintf(left, sizeof left, "      --%s", o->name);
+    if (o->value)
+        snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+    printf("%-*s  %s\n", HELP_COLUMN, left, o->help);
+}
+
+static void print_help(const rf_cli_syntax *s)
+{
+    static const rf_cli_option help = {"help", 'h', NULL, RF_CLI_FLAG, NULL, "this text"};
+    printf("Usage: rankfold %s %s\n\n%s\n\nOptions:\n", s->command, s->arguments, s->text);
+    for (size_t i = 0; i < s->n; i++)
+        print_option(&s->options[i]);
+    print_option(&help);
+}
+
+static int number(const char *text, uint64_t *out)
+{
+    char *end;
+    if (*text < '0' || *text > '9')
+        return 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    *out = n;
+    return *end == 0 && n < UINT64_MAX;
+}
+
+static int milliseconds(const char *text, uint32_t *out)
+{
+    static const struct {
+        const char *unit;
+        double ms;
+    } units[] = {{"", 1e3}, {"s", 1e3}, {"ms", 1}, {"m", 60e3}, {"h", 3600e3}};
+    char *end;
+    if (*text < '0' || *text > '9')
+        return 0;
+    double n = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].unit) == 0 && n * units[i].ms < UINT32_MAX) {
+            *out = (uint32_t)(n * units[i].ms);
+            return 1;
+        }
+    return 0;
+}
+
+/* 1 = stored. */
+static int store(const rf_cli_option *o, const char *text)
+{
+    switch (o->kind) {
+    case RF_CLI_FLAG:
+        *(int *)o->into = 1;
+        return 1;
+    case RF_CLI_TEXT:
+        *(const char **)o->into = text;
+        return 1;
+    case RF_CLI_NUMBER:
+        return number(text, o->into);
+    case RF_CLI_TIME:
+        return milliseconds(text, o->into);
+    }
+    return 0;
+}
+
+static int usage(const rf_cli_syntax *s)
+{
+    fprintf(stderr, "Try 'rankfold %s --help'.\n", s->command);
+    return RF_CLI_USAGE;
+}
+
+int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
+{
+    struct option longs[MAX_OPTIONS + 2] = {0};
+    char shorts[2 * MAX_OPTIONS + 4] = ":h", *end = shorts + 2;
+    for (size_t i = 0; i < s->n && i < MAX_OPTIONS; i++) {
+        const rf_cli_option *o = &s->options[i];
+        longs[i] = (struct option){o->name, o->value ? required_argument : no_argument, NULL,
+                                   (int)(256 + i)};
+        if (o->letter) {
+            *end++ = o->letter;
+            if (o->value)
+                *end++ = ':';
+        }
+    }
+    longs[s->n] = (struct option){"help", no_argument, NULL, 'h'};
+    optind = 0; /* GNU: start anew */
+    for (;;) {
+        int at = optind ? optind : 1, c = getopt_long(argc, argv, shorts, longs, NULL);
+        if (c == -1)
+            break;
+        if (c == 'h') {
+            print_help(s);
+            return RF_CLI_OK;
+        }
+        if (c == '?' || c == ':') {
+            rf_cli_error("%s: %s '%s'", s->command,
+                         c == ':' ? "a value is missing behind" : "unknown option", argv[at]);
+            return usage(s);
+        }
+        const rf_cli_option *o = s->options;
+        while (c >= 256 ? o != &s->options[c - 256] : o->letter != c)
+            o++;
+        if (!store(o, optarg)) {
+            rf_cli_error("%s: --%s: found '%s', expected %s", s->command, o->name, optarg,
+                         o->kind == RF_CLI_TIME ? "a time such as 90, 500ms or 2m"
+                                                : "a whole number");
+            return usage(s);
+        }
+    }
+    int n = argc - optind;
+    if (n < s->min_rest || n > s->max_rest) {
+        if (n > s->max_rest)
+            rf_cli_error("%s: unexpected argument '%s'", s->command, argv[optind + s->max_rest]);
+        else
+            rf_cli_error("%s: an argument is missing: rankfold %s %s", s->command, s->command,
+                         s->arguments);
+        return usage(s);
+    }
+    *rest = optind;
+    return -1;
+}

@@ -1,0 +1,132 @@
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+typedef struct job {
+    rf_cli_shapes shapes;
+    rf_cli_setup setup;
+    rf_tune_options options;
+} job;
+
+static uint64_t largest(const rf_cli_shapes *s)
+{
+    uint64_t bytes = 4096;
+    for (size_t i = 0; i < s->n; i++)
+        if (rf_cli_shape_bytes(&s->list[i]) > bytes)
+            bytes = rf_cli_shape_bytes(&s->list[i]);
+    return bytes;
+}
+
+static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict)
+{
+    char shape[RF_CLI_SHAPE], bytes[24];
+    rf_plan_info plan = {0};
+    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, &plan);
+    printf("%s %-22s %9s  ", rf_cli_mark(verdict == RF_OK), rf_cli_shape_text(s, shape),
+           rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes));
+    if (plan.median_us > 0)
+        printf("%9.2f us", plan.median_us);
+    else
+        printf("%12s", "-");
+    printf("  %s, %u KiB steps", plan.fallback ? "the baseline" : plan.variant, plan.grid);
+    if (verdict != RF_OK)
+        printf("  %s%s%s", rf_cli_style_of(RF_CLI_BAD), rf_strerror(verdict),
+               rf_cli_style_of(RF_CLI_PLAIN));
+    else if (plan.rung != RF_RUNG_EXACT)
+        printf("  %s(%s)%s", rf_cli_style_of(RF_CLI_DIM), rf_rung_text(plan.rung),
+               rf_cli_style_of(RF_CLI_PLAIN));
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* Every shape once more, as a program calls it, against the oracle. */
+static int verify(const rf_cli_comm *c, const rf_cli_shapes *shapes)
+{
+    int code = RF_CLI_OK;
+    for (size_t i = 0; i < shapes->n; i++) {
+        rf_result rc = rf_cli_verify(c->comm, 0, &shapes->list[i], 1000 + i);
+        if (rf_comm_rank(c->comm) == 0)
+            print_plan(c->comm, &shapes->list[i], rc);
+        if (rc != RF_OK && rc != RF_E_WRONG)
+            return rf_cli_failed("verifying", rf_comm_error(c->comm));
+        if (rc != RF_OK)
+            code = RF_CLI_FAILURE;
+    }
+    return code;
+}
+
+static void print_summary(const rf_tune_summary *s, int world)
+{
+    printf("%u shapes for %d ranks in %.1f s: ", s->shapes, world, s->seconds);
+    if (s->warm == s->shapes)
+        printf("all known, nothing measured");
+    else
+        printf("%u known, %u candidates measured", s->warm, s->measured);
+    if (s->wrong || s->timeout)
+        printf(", %u wrong, %u timed out", s->wrong, s->timeout);
+    puts("");
+}
+
+static int rank(const rf_bootstrap *boot, void *ctx)
+{
+    job *j = ctx;
+    rf_cli_comm c;
+    rf_error err = {0};
+    rf_tune_summary summary = {0};
+    rf_cli_progress progress = {0};
+    j->setup.capacity_bytes = largest(&j->shapes);
+    if (rf_cli_comm_open(&j->setup, boot, &c))
+        return RF_CLI_FAILURE;
+    if (boot->rank == 0) {
+        j->options.progress = rf_cli_progress_show;
+        j->options.progress_ctx = &progress;
+    }
+    rf_result rc = rf_tune(c.comm, 0, j->shapes.list, j->shapes.n, &j->options, &summary, &err);
+    rf_cli_progress_end(&progress);
+    int code = rc == RF_OK ? RF_CLI_OK : rf_cli_failed("tuning", &err);
+    int db_lost = rc >= RF_E_DB && rc <= RF_E_DB_ABSENT;
+    if (rc == RF_OK && boot->rank == 0)
+        print_summary(&summary, boot->world);
+    if (rc == RF_OK || db_lost) {
+        int wrong = verify(&c, &j->shapes);
+        code = wrong ? wrong : code;
+    }
+    rf_cli_comm_close(&c, code == RF_CLI_OK || db_lost);
+    return code;
+}
+
+int rf_cli_tune(int argc, char **argv)
+{
+    job j = {.options = RF_TUNE_OPTIONS_INIT};
+    uint64_t n = 0, rounds = 0;
+    int force = 0, rest;
+    const rf_cli_option options[] = {
+        RF_CLI_WORLD_OPTION(&n),
+        RF_CLI_DB_OPTION(&j.setup),
+        RF_CLI_SHAPE_OPTIONS(&j.shapes),
+        {"budget", 'b', "TIME", RF_CLI_TIME, &j.options.budget_ms,
+         "for the whole session: 90, 500ms, 2m (default 60)"},
+        {"rounds", 0, "N", RF_CLI_NUMBER, &rounds, "interleaved rounds (default 7)"},
+        {"variants", 0, "GLOB", RF_CLI_TEXT, &j.options.variant_filter,
+         "only variants whose name matches"},
+        {"seed", 0, "N", RF_CLI_NUMBER, &j.options.seed, "order and data (default: random)"},
+        {"force", 'f', NULL, RF_CLI_FLAG, &force, "measure again what is known already"},
+    };
+    const rf_cli_syntax syntax = RF_CLI_SYNTAX(
+        "tune", "[OPTIONS]",
+        "Measures every tactic for each shape across several ranks on this machine, each checked\n"
+        "against the oracle first, and records all measurements in the tactic database. What is\n"
+        "known already is not measured again; a session that was cut short goes on where it was.\n"
+        "Afterwards each shape is run with its winner and verified.",
+        options, 0, 0);
+    int code = rf_cli_parse(&syntax, argc, argv, &rest);
+    if (code < 0)
+        code = rf_cli_shapes_read(&j.shapes);
+    if (code == RF_CLI_OK && j.shapes.n) {
+        j.options.rounds = rounds > 1000 ? 1000 : (uint32_t)rounds;
+        j.options.flags = force ? RF_TUNE_FORCE : 0;
+        code = rf_cli_world(n, rank, &j);
+    }
+    rf_cli_shapes_free(&j.shapes);
+    return code;
+}

@@ -1,0 +1,213 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/world.h"
+
+#define MAX_WORLD     8
+#define DEFAULT_WORLD 2
+#define GRACE_SECONDS 10.0 /* for the others to say what they saw when one rank died */
+
+/* One rank's last words, in memory shared with the parent. */
+typedef struct words {
+    char text[RF_CLI_MESSAGE];
+} words;
+
+static words *last_words; /* of this rank; NULL = says it itself */
+
+int rf_cli_world_hand_over(const char *text)
+{
+    if (!last_words)
+        return 0;
+    snprintf(last_words->text, sizeof last_words->text, "%s", text);
+    return 1;
+}
+
+/* ---- the parent ---- */
+
+typedef struct family {
+    int n, left;
+    pid_t pid[MAX_WORLD];
+    words *words; /* n of them, shared */
+    int failed;   /* exit code so far */
+    double until; /* when the rest is killed; 0 = no hurry */
+} family;
+
+static void end_all(const family *f, int signal)
+{
+    for (int r = 0; r < f->n; r++)
+        if (f->pid[r] > 0)
+            kill(f->pid[r], signal);
+}
+
+static void one_ended(family *f, int rank, int status)
+{
+    f->pid[rank] = 0;
+    f->left--;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return;
+    if (WIFSIGNALED(status) && WTERMSIG(status) != SIGPIPE && f->until == 0)
+        rf_cli_error("rank %d was killed by signal %d (%s)", rank, WTERMSIG(status),
+                     strsignal(WTERMSIG(status)));
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : RF_CLI_FAILURE;
+    if (!f->failed)
+        f->failed = code;
+    if (f->until == 0)
+        f->until = rf_cli_seconds() + GRACE_SECONDS;
+}
+
+static void reap(family *f)
+{
+    for (int r = 0; r < f->n; r++) {
+        int status;
+        if (f->pid[r] > 0 && waitpid(f->pid[r], &status, WNOHANG) == f->pid[r])
+            one_ended(f, r, status);
+    }
+}
+
+static void repeat_last_words(const family *f)
+{
+    for (int r = 1; r < f->n; r++) {
+        int said = f->words[r].text[0] == 0;
+        for (int k = 0; k < r; k++)
+            said |= strcmp(f->words[r].text, f->words[k].text) == 0;
+        if (!said)
+            rf_cli_error("rank %d: %s", r, f->words[r].text);
+    }
+}
+
+static int look_after(family *f, const sigset_t *signals)
+{
+    int interrupted = 0;
+    while (f->left > 0) {
+        struct timespec tick = {0, 100000000};
+        int signal = sigtimedwait(signals, NULL, &tick);
+        reap(f);
+        if (signal > 0 && signal != SIGCHLD && !interrupted) {
+            interrupted = signal;
+            f->until = rf_cli_seconds() + 1;
+            end_all(f, SIGTERM);
+        }
+        if (f->until > 0 && rf_cli_seconds() > f->until)
+            end_all(f, SIGKILL);
+    }
+    if (interrupted)
+        return 128 + interrupted;
+    repeat_last_words(f);
+    return f->failed;
+}
+
+/* ---- the ranks ---- */
+
+static int run_rank(const char *name, int rank, int world, rf_cli_rank_fn fn, void *ctx)
+{
+    rf_bootstrap boot;
+    rf_error err = {0};
+    if (rf_bootstrap_socket(name, rank, world, &boot, &err) != RF_OK)
+        return rf_cli_failed("bootstrap", &err);
+    int code = fn(&boot, ctx);
+    rf_bootstrap_free(&boot);
+    return code;
+}
+
+static void be_rank(family *f, const char *name, int rank, pid_t parent, const sigset_t *mask,
+                    rf_cli_rank_fn fn, void *ctx)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(RF_CLI_FAILURE); /* it died before we asked to die with it */
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    last_words = rank ? &f->words[rank] : NULL;
+    int code = run_rank(name, rank, f->n, fn, ctx);
+    fflush(NULL);
+    _exit(code);
+}
+
+static int start_ranks(family *f, rf_cli_rank_fn fn, void *ctx, const sigset_t *mask)
+{
+    char name[64];
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        random = (uint64_t)(rf_cli_seconds() * 1e9);
+    pid_t parent = getpid();
+    snprintf(name, sizeof name, "rankfold-%d-%016llx", parent, (unsigned long long)random);
+    fflush(NULL);
+    for (int r = 0; r < f->n; r++) {
+        pid_t pid = fork();
+        if (pid == 0)
+            be_rank(f, name, r, parent, mask, fn, ctx);
+        if (pid < 0) {
+            rf_cli_error("cannot start rank %d: %s", r, strerror(errno));
+            f->failed = RF_CLI_FAILURE;
+            end_all(f, SIGKILL);
+            return 0;
+        }
+        f->pid[r] = pid;
+        f->left++;
+    }
+    return 1;
+}
+
+static int fork_world(int n, rf_cli_rank_fn fn, void *ctx)
+{
+    family f = {.n = n};
+    size_t bytes = sizeof(words) * (size_t)n;
+    f.words = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (f.words == MAP_FAILED) {
+        rf_cli_error("no shared memory: %s", strerror(errno));
+        return RF_CLI_FAILURE;
+    }
+    sigset_t signals, before;
+    sigemptyset(&signals);
+    static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
+        sigaddset(&signals, watched[i]);
+    sigprocmask(SIG_BLOCK, &signals, &before);
+    start_ranks(&f, fn, ctx, &before);
+    int code = look_after(&f, &signals);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    munmap(f.words, bytes);
+    return code;
+}
+
+/* ---- which world ---- */
+
+static int has_launcher(void)
+{
+    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i]))
+            return 1;
+    return 0;
+}
+
+static int join_launcher(rf_cli_rank_fn fn, void *ctx)
+{
+    rf_bootstrap boot;
+    rf_error err = {0};
+    if (rf_bootstrap_env(&boot, &err) != RF_OK)
+        return rf_cli_failed("the launcher's environment", &err);
+    int code = fn(&boot, ctx);
+    rf_bootstrap_free(&boot);
+    return code;
+}
+
+int rf_cli_world(uint64_t n, rf_cli_rank_fn fn, void *ctx)
+{
+    if (n == 0 && has_launcher())
+        return join_launcher(fn, ctx);
+    if (n > MAX_WORLD) {
+        rf_cli_error("-n %llu: expected 1 to %d ranks", (unsigned long long)n, MAX_WORLD);
+        return RF_CLI_USAGE;
+    }
+    return fork_world(n ? (int)n : DEFAULT_WORLD, fn, ctx);
+}
