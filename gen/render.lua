@@ -28,7 +28,7 @@ function render.template(read, name)
         end })
         local out, problem = compiled:render(names)
         if not out then
-            error(("%s: %s"):format(name, problem), 0)
+            error(("%s: %s"):format(name, (problem:gsub("\nstack traceback.*", ""))), 0)
         end
         return out
     end
