@@ -41,7 +41,7 @@ typedef struct rfi_decision {
     rf_rung rung; /* EXACT .. SHIPPED */
     uint64_t bucket;
     double median_ns;
-    char reason[256]; /* one line */
+    char reason[256]; /* one line; also when nothing was found: the key that missed, what to run */
 } rfi_decision;
 
 /* Outcomes of a candidate: text as stored. X(NAME, "text") */
@@ -75,23 +75,28 @@ typedef struct rfi_measurement {
 } rfi_measurement;
 
 typedef struct rfi_store_vtable {
-    /* Best rung for `key`: exact hidden first, then hidden 0. Returns 1 = answered, 0 = nothing.
-     * Never fails: trouble with a file means the next rung, and a line in *warning (kept by the
-     * store, NULL if none). */
+    /* Best rung for `key`: exact hidden first, then hidden 0. Returns 1 = answered, 0 = nothing
+     * (out->reason is set all the same). Never fails: trouble with a file means the next rung, and
+     * a line in *warning (kept by the store, NULL if none). `have` is not asked about a fallback.
+     */
     int (*lookup)(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx, rfi_decision *out);
     /* Is this shape completely swept already, on this hardware and environment? 1 = yes: lookup
-     * will answer EXACT. */
+     * will answer EXACT, unless the packs no longer hold the winner (check the rung). */
     int (*swept)(rf_store *s, const rfi_key *key);
-    /* Latest recorded measurement of this candidate at exactly these rows and hidden, on this
-     * hardware and environment, with this hash: 1 = found (numbers filled in). Lets a killed
-     * session go on. */
+    /* Latest recorded measurement of this candidate (variant NULL = the baseline) at exactly these
+     * rows and hidden, on this hardware and environment, with this hash, since the last complete
+     * sweep of the shape there: 1 = found (outcome and numbers filled in). Lets a killed session go
+     * on; what it returns counts for the next finish_shape without being recorded again. */
     int (*measured)(rf_store *s, const rfi_key *key, const rf_variant *variant, uint32_t grid,
                     rfi_measurement *out);
-    /* Opens a campaign; it gets 128 random bits as id. One at a time per store. */
+    /* Opens a campaign; it gets 128 random bits as id. One at a time per store. Creates the
+     * database if there is none. Errors: E_DB_*: the file cannot be written, and says why. */
     rf_result (*begin)(rf_store *s, const rfi_campaign *campaign, rf_error *err);
-    /* Appends facts: one short BEGIN IMMEDIATE transaction. */
+    /* Appends facts: one short BEGIN IMMEDIATE transaction, all or none. */
     rf_result (*record)(rf_store *s, const rfi_measurement *m, size_t n, rf_error *err);
-    /* Marks the shape as swept and re-folds the decision of its key. */
+    /* Marks the shape as swept and re-folds the decisions of its key: hidden as asked, and 0. Only
+     * for a sweep that measured (or dropped, or found infeasible) everything that may run: an
+     * incumbent that the sweep doesn't hold counts as gone. So not after a filtered session. */
     rf_result (*finish_shape)(rf_store *s, const rfi_key *key, rf_error *err);
     /* Marks the campaign done. */
     rf_result (*end)(rf_store *s, rf_error *err);
@@ -111,10 +116,11 @@ struct rf_store {
 typedef struct rfi_frozen_row {
     unsigned char hw[16];
     unsigned char env[16]; /* environment of the deciding campaign */
+    const char *env_text;
     const char *arch;
     uint8_t op, world, dtype, mode;
-    uint32_t hidden, grid;
-    uint64_t bucket;
+    uint32_t grid;
+    uint64_t hidden, bucket;
     unsigned char hash[16];
     const char *variant; /* "" = fallback */
     double median_ns;

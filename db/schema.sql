@@ -1,0 +1,323 @@
+-- Rankfold tactic database, schema 1. SQLite 3.37 or newer (STRICT tables).
+--
+-- Facts are append-only: host, environment, variant, campaign, shape, measurement, sweep, finish. Each has a natural key, so
+-- that two files merge as a union of sets. `decision` is derived: a pure fold over the facts (db/README.md), made again at any
+-- time by `rankfold db check`. Hashes are XXH3-128 in lower-case hex, and the text that was hashed stands beside them.
+-- Times of day are ISO-8601 UTC; durations are nanoseconds per call, the maximum over the ranks.
+
+PRAGMA application_id = 1380664900; -- 'RKFD'
+PRAGMA user_version = 1;
+
+-- ---- facts ----
+
+-- Hardware and placement of one group of ranks, in rank order: lines key=value. No names, serials or bus addresses.
+CREATE TABLE host(
+    hw_fp TEXT NOT NULL PRIMARY KEY CHECK(length(hw_fp) = 32 AND hw_fp NOT GLOB '*[^0-9a-f]*'),
+    hw_text TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What may change under the same hardware: driver, kernel, BIOS, probe result.
+CREATE TABLE environment(
+    env_fp TEXT NOT NULL PRIMARY KEY CHECK(length(env_fp) = 32 AND env_fp NOT GLOB '*[^0-9a-f]*'),
+    env_text TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One specialised kernel. The hash is of its source and parameters: a name keeps its meaning, a hash its content.
+-- The caller's own collective is the variant 'baseline' with hash 0.
+CREATE TABLE variant(
+    variant_hash TEXT NOT NULL PRIMARY KEY CHECK(length(variant_hash) = 32 AND variant_hash NOT GLOB '*[^0-9a-f]*'),
+    name TEXT NOT NULL CHECK(length(name) BETWEEN 1 AND 95),
+    op TEXT NOT NULL,
+    world INTEGER NOT NULL,
+    dtype TEXT NOT NULL,
+    hidden INTEGER NOT NULL, -- 0 = serves any
+    algorithm TEXT NOT NULL,
+    transport TEXT NOT NULL,
+    wire TEXT NOT NULL,
+    isa TEXT NOT NULL,
+    copy TEXT NOT NULL,
+    threads INTEGER NOT NULL,
+    unroll INTEGER NOT NULL,
+    flags INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX variant_by_name ON variant(name);
+
+-- One tuning session. The id is 128 random bits. policy: rounds, budget, seed ... as key=value.
+CREATE TABLE campaign(
+    campaign TEXT NOT NULL PRIMARY KEY CHECK(length(campaign) = 32 AND campaign NOT GLOB '*[^0-9a-f]*'),
+    started_utc TEXT NOT NULL CHECK(started_utc GLOB
+        '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9].[0-9][0-9][0-9]Z'),
+    hw_fp TEXT NOT NULL REFERENCES host,
+    env_fp TEXT NOT NULL REFERENCES environment,
+    architecture TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    toolchain TEXT NOT NULL,
+    policy TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX campaign_by_host ON campaign(hw_fp, architecture, env_fp, started_utc);
+
+-- A shape that a campaign measured, as asked.
+CREATE TABLE shape(
+    campaign TEXT NOT NULL REFERENCES campaign,
+    shape_no INTEGER NOT NULL CHECK(shape_no >= 0),
+    op TEXT NOT NULL,
+    world INTEGER NOT NULL CHECK(world BETWEEN 1 AND 64),
+    dtype TEXT NOT NULL,
+    mode TEXT NOT NULL CHECK(mode IN ('eager', 'graph')),
+    rows INTEGER NOT NULL CHECK(rows > 0),
+    hidden INTEGER NOT NULL CHECK(hidden > 0),
+    bucket_bytes INTEGER NOT NULL CHECK(bucket_bytes >= 64),
+    PRIMARY KEY(campaign, shape_no)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX shape_by_key ON shape(campaign, op, world, dtype, mode, bucket_bytes, hidden, rows);
+
+-- One candidate at one shape. A failed candidate is a fact too; it has no times.
+CREATE TABLE measurement(
+    campaign TEXT NOT NULL,
+    shape_no INTEGER NOT NULL,
+    measurement_no INTEGER NOT NULL CHECK(measurement_no >= 0), -- in the order they were made
+    variant_hash TEXT NOT NULL REFERENCES variant,
+    grid INTEGER NOT NULL, -- cuda: blocks; cpu: KiB of payload per step
+    outcome TEXT NOT NULL CHECK(outcome IN ('ok', 'wrong', 'timeout', 'launch', 'infeasible', 'dropped')),
+    samples INTEGER NOT NULL,
+    order_index INTEGER NOT NULL, -- position within its round
+    min_ns REAL,
+    p10_ns REAL,
+    median_ns REAL CHECK(outcome <> 'ok' OR median_ns > 0),
+    p90_ns REAL,
+    max_ns REAL,
+    noise_ns REAL, -- median absolute deviation over the rounds
+    PRIMARY KEY(campaign, shape_no, measurement_no),
+    FOREIGN KEY(campaign, shape_no) REFERENCES shape(campaign, shape_no)
+) STRICT, WITHOUT ROWID;
+
+-- The shape is completely measured: everything feasible there has its measurement.
+CREATE TABLE sweep(
+    campaign TEXT NOT NULL,
+    shape_no INTEGER NOT NULL,
+    completed_utc TEXT NOT NULL,
+    PRIMARY KEY(campaign, shape_no),
+    FOREIGN KEY(campaign, shape_no) REFERENCES shape(campaign, shape_no)
+) STRICT, WITHOUT ROWID;
+
+-- The campaign came to its end; one that was killed has no row here.
+CREATE TABLE finish(
+    campaign TEXT NOT NULL PRIMARY KEY REFERENCES campaign,
+    finished_utc TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- ---- derived ----
+
+-- The choice for a key. hidden 0 = any, served by generic variants. One row per environment; the incumbent is carried over
+-- from one to the next. (campaign, shape_no) is the sweep that confirmed or made the choice.
+CREATE TABLE decision(
+    hw_fp TEXT NOT NULL REFERENCES host,
+    architecture TEXT NOT NULL,
+    op TEXT NOT NULL,
+    world INTEGER NOT NULL,
+    dtype TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    hidden INTEGER NOT NULL,
+    bucket_bytes INTEGER NOT NULL,
+    env_fp TEXT NOT NULL REFERENCES environment,
+    variant_hash TEXT NOT NULL REFERENCES variant,
+    grid INTEGER NOT NULL,
+    median_ns REAL NOT NULL,
+    noise_ns REAL NOT NULL,
+    runner_up_hash TEXT REFERENCES variant, -- NULL: there was no other
+    runner_up_grid INTEGER,
+    runner_up_median_ns REAL,
+    campaign TEXT NOT NULL,
+    shape_no INTEGER NOT NULL,
+    PRIMARY KEY(hw_fp, architecture, op, world, dtype, mode, hidden, bucket_bytes, env_fp),
+    FOREIGN KEY(campaign, shape_no) REFERENCES sweep(campaign, shape_no)
+) STRICT, WITHOUT ROWID;
+
+-- Counts the changes of decisions.
+CREATE TABLE generation(
+    one INTEGER NOT NULL PRIMARY KEY CHECK(one = 1),
+    generation INTEGER NOT NULL
+) STRICT;
+INSERT INTO generation VALUES(1, 1);
+
+-- ---- facts are append-only ----
+
+CREATE TRIGGER host_no_update BEFORE UPDATE ON host BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER host_no_delete BEFORE DELETE ON host BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER environment_no_update BEFORE UPDATE ON environment BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER environment_no_delete BEFORE DELETE ON environment BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER variant_no_update BEFORE UPDATE ON variant BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER variant_no_delete BEFORE DELETE ON variant BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER campaign_no_update BEFORE UPDATE ON campaign BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER campaign_no_delete BEFORE DELETE ON campaign BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER shape_no_update BEFORE UPDATE ON shape BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER shape_no_delete BEFORE DELETE ON shape BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER measurement_no_update BEFORE UPDATE ON measurement BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER measurement_no_delete BEFORE DELETE ON measurement BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER sweep_no_update BEFORE UPDATE ON sweep BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER sweep_no_delete BEFORE DELETE ON sweep BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER finish_no_update BEFORE UPDATE ON finish BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+CREATE TRIGGER finish_no_delete BEFORE DELETE ON finish BEGIN SELECT RAISE(ABORT, 'facts are append-only'); END;
+
+-- ---- answers for the person at the prompt ----
+
+-- Every measurement with all that belongs to it.
+CREATE VIEW measurements AS
+SELECT m.campaign, c.started_utc, c.hw_fp, c.env_fp, c.architecture, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden,
+       s.bucket_bytes, v.name AS variant, m.grid, m.outcome, m.samples, round(m.median_ns / 1000, 3) AS median_us,
+       round(m.min_ns / 1000, 3) AS min_us, round(m.p10_ns / 1000, 3) AS p10_us, round(m.p90_ns / 1000, 3) AS p90_us,
+       round(m.max_ns / 1000, 3) AS max_us, round(m.noise_ns / 1000, 3) AS noise_us, m.variant_hash, m.shape_no,
+       m.measurement_no, m.order_index
+FROM measurement m
+JOIN shape s ON s.campaign = m.campaign AND s.shape_no = m.shape_no
+JOIN campaign c ON c.campaign = m.campaign
+JOIN variant v ON v.variant_hash = m.variant_hash;
+
+-- Tuning sessions, with what they did.
+CREATE VIEW campaigns AS
+SELECT c.campaign, c.started_utc, f.finished_utc, CASE WHEN f.campaign IS NULL THEN 'open' ELSE 'done' END AS state,
+       c.architecture,
+       (SELECT count(*) FROM shape s WHERE s.campaign = c.campaign) AS shapes,
+       (SELECT count(*) FROM sweep w WHERE w.campaign = c.campaign) AS swept,
+       (SELECT count(*) FROM measurement m WHERE m.campaign = c.campaign) AS measurements,
+       c.tool, c.toolchain, c.policy, c.hw_fp, c.env_fp
+FROM campaign c LEFT JOIN finish f ON f.campaign = c.campaign;
+
+-- What is known of each host.
+CREATE VIEW hosts AS
+SELECT h.hw_fp, c.architecture, count(*) AS campaigns, count(DISTINCT c.env_fp) AS environments,
+       max(c.started_utc) AS last_tuned_utc,
+       (SELECT count(*) FROM decision d WHERE d.hw_fp = h.hw_fp AND d.architecture = c.architecture) AS decisions,
+       h.hw_text
+FROM host h JOIN campaign c ON c.hw_fp = h.hw_fp
+GROUP BY h.hw_fp, c.architecture;
+
+-- What runs here: the choice for every key.
+CREATE VIEW runs AS
+SELECT d.architecture, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
+       d.bucket_bytes, v.name AS variant, d.grid, round(d.median_ns / 1000, 3) AS median_us,
+       round(d.noise_ns / 1000, 3) AS noise_us, c.started_utc AS tuned_utc, d.hw_fp, d.env_fp, d.variant_hash
+FROM decision d
+JOIN variant v ON v.variant_hash = d.variant_hash
+JOIN campaign c ON c.campaign = d.campaign
+ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes, c.started_utc;
+
+-- Why it runs: who came second, and by how much. A negative margin means that the incumbent stayed, within the noise.
+CREATE VIEW why AS
+SELECT d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
+       v.name AS variant, d.grid, round(d.median_ns / 1000, 3) AS median_us, round(d.noise_ns / 1000, 3) AS noise_us,
+       coalesce(r.name, '(no other)') AS runner_up, d.runner_up_grid,
+       round(d.runner_up_median_ns / 1000, 3) AS runner_up_us,
+       round(100 * (d.runner_up_median_ns - d.median_ns) / d.median_ns, 1) AS margin_pct,
+       CASE WHEN d.runner_up_hash IS NULL THEN 'the only one that worked'
+            WHEN d.runner_up_median_ns < d.median_ns THEN 'incumbent: the faster one is within the noise'
+            WHEN d.runner_up_median_ns - d.median_ns <= 3 * d.noise_ns THEN 'fastest, but within the noise'
+            ELSE 'fastest' END AS verdict,
+       d.campaign, d.hw_fp, d.env_fp
+FROM decision d
+JOIN variant v ON v.variant_hash = d.variant_hash
+LEFT JOIN variant r ON r.variant_hash = d.runner_up_hash
+ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes;
+
+-- The lines of the environments, one field a row.
+CREATE VIEW environment_fields AS
+WITH RECURSIVE line(env_fp, number, text, rest) AS (
+    SELECT env_fp, 0, '', env_text FROM environment
+    UNION ALL
+    SELECT env_fp, number + 1, substr(rest, 1, instr(rest || char(10), char(10)) - 1),
+           substr(rest, instr(rest || char(10), char(10)) + 1)
+    FROM line WHERE rest <> ''
+)
+SELECT env_fp, number, substr(text, 1, instr(text || '=', '=') - 1) AS field, substr(text, instr(text || '=', '=') + 1) AS value
+FROM line WHERE text <> '';
+
+-- What is stale: chosen in another environment than the host's latest, or with an earlier build of the variant.
+CREATE VIEW stale AS
+WITH latest AS (
+    SELECT hw_fp, architecture, env_fp, max(started_utc) AS started_utc FROM campaign GROUP BY hw_fp, architecture
+), newest AS (
+    SELECT v.name, m.variant_hash, max(c.started_utc) AS started_utc
+    FROM measurement m JOIN variant v ON v.variant_hash = m.variant_hash JOIN campaign c ON c.campaign = m.campaign
+    GROUP BY v.name
+)
+SELECT d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes, v.name AS variant,
+       CASE WHEN d.env_fp <> l.env_fp THEN 'other environment: ' || coalesce((
+            SELECT group_concat(o.field || ' ' || o.value || ' -> ' || n.value, ', ')
+            FROM environment_fields o JOIN environment_fields n ON n.number = o.number AND n.env_fp = l.env_fp
+            WHERE o.env_fp = d.env_fp AND n.value <> o.value), 'fields came or went')
+            ELSE 'earlier build of the variant' END AS reason,
+       c.started_utc AS tuned_utc, d.hw_fp, d.env_fp
+FROM decision d
+JOIN variant v ON v.variant_hash = d.variant_hash
+JOIN campaign c ON c.campaign = d.campaign
+JOIN latest l ON l.hw_fp = d.hw_fp AND l.architecture = d.architecture
+LEFT JOIN newest w ON w.name = v.name
+WHERE (d.env_fp <> l.env_fp AND NOT EXISTS (
+        SELECT 1 FROM decision e WHERE e.hw_fp = d.hw_fp AND e.architecture = d.architecture AND e.op = d.op
+        AND e.world = d.world AND e.dtype = d.dtype AND e.mode = d.mode AND e.hidden = d.hidden
+        AND e.bucket_bytes = d.bucket_bytes AND e.env_fp = l.env_fp))
+   OR (d.env_fp = l.env_fp AND w.variant_hash <> d.variant_hash);
+
+-- The best of every sweep.
+CREATE VIEW sweep_best AS
+SELECT c.hw_fp, c.env_fp, c.architecture, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden, s.bucket_bytes, c.started_utc,
+       m.campaign, m.shape_no, v.name AS variant, m.grid, min(m.median_ns) AS median_ns, m.noise_ns
+FROM sweep w
+JOIN shape s ON s.campaign = w.campaign AND s.shape_no = w.shape_no
+JOIN campaign c ON c.campaign = w.campaign
+JOIN measurement m ON m.campaign = w.campaign AND m.shape_no = w.shape_no AND m.outcome = 'ok'
+JOIN variant v ON v.variant_hash = m.variant_hash
+GROUP BY m.campaign, m.shape_no;
+
+-- What regressed: the best of a sweep is slower than the best of the sweep before it, beyond the noise.
+CREATE VIEW regressed AS
+WITH step AS (
+    SELECT *, lag(median_ns) OVER w AS before_ns, lag(noise_ns) OVER w AS before_noise_ns, lag(variant) OVER w AS before_variant,
+           lag(env_fp) OVER w AS before_env_fp, lag(started_utc) OVER w AS before_utc
+    FROM sweep_best
+    WINDOW w AS (PARTITION BY hw_fp, architecture, op, world, dtype, mode, rows, hidden ORDER BY started_utc, campaign)
+)
+SELECT op, world, dtype, mode, rows, hidden, before_variant, round(before_ns / 1000, 3) AS before_us, variant AS now_variant,
+       round(median_ns / 1000, 3) AS now_us, round(100 * (median_ns - before_ns) / before_ns, 1) AS slower_pct, before_utc,
+       started_utc AS now_utc,
+       CASE WHEN before_env_fp = env_fp THEN 'same environment' ELSE 'other environment' END AS environment, hw_fp, campaign
+FROM step
+WHERE median_ns - before_ns > max(3 * max(noise_ns, before_noise_ns), 0.01 * before_ns)
+ORDER BY slower_pct DESC;
+
+-- What is measured of each kind of call, and how much was begun and never completed.
+CREATE VIEW coverage AS
+SELECT c.architecture, s.op, s.world, s.dtype, s.mode, s.hidden, count(DISTINCT s.rows) AS sizes,
+       min(s.bucket_bytes) AS from_bytes, max(s.bucket_bytes) AS to_bytes, count(w.campaign) AS sweeps,
+       count(*) - count(w.campaign) AS incomplete, max(c.started_utc) AS last_tuned_utc, c.hw_fp
+FROM shape s
+JOIN campaign c ON c.campaign = s.campaign
+LEFT JOIN sweep w ON w.campaign = s.campaign AND w.shape_no = s.shape_no
+GROUP BY c.hw_fp, c.architecture, s.op, s.world, s.dtype, s.mode, s.hidden;
+
+-- How noisy each campaign was: the typical and the worst relative deviation over its rounds, and drift of the extremes.
+CREATE VIEW noise AS
+SELECT m.campaign, c.started_utc, count(*) AS measurements, round(avg(100 * m.noise_ns / m.median_ns), 2) AS mean_noise_pct,
+       round(max(100 * m.noise_ns / m.median_ns), 2) AS worst_noise_pct,
+       round(avg(m.max_ns / m.median_ns), 2) AS mean_max_over_median, c.hw_fp
+FROM measurement m JOIN campaign c ON c.campaign = m.campaign
+WHERE m.outcome = 'ok'
+GROUP BY m.campaign;
+
+-- Candidates that did not work, and where.
+CREATE VIEW failed AS
+SELECT v.name AS variant, m.outcome, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden, m.grid, c.started_utc, m.campaign, c.hw_fp
+FROM measurement m
+JOIN shape s ON s.campaign = m.campaign AND s.shape_no = m.shape_no
+JOIN campaign c ON c.campaign = m.campaign
+JOIN variant v ON v.variant_hash = m.variant_hash
+WHERE m.outcome NOT IN ('ok', 'dropped');
+
+-- The choice against the caller's own collective, measured in the same sweep.
+CREATE VIEW versus_baseline AS
+SELECT d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes, v.name AS variant, round(d.median_ns / 1000, 3) AS median_us,
+       round(b.median_ns / 1000, 3) AS baseline_us, round(b.median_ns / d.median_ns, 2) AS times_faster, d.hw_fp, d.env_fp
+FROM decision d
+JOIN variant v ON v.variant_hash = d.variant_hash
+JOIN measurement b ON b.campaign = d.campaign AND b.shape_no = d.shape_no AND b.outcome = 'ok'
+    AND b.variant_hash = '00000000000000000000000000000000';

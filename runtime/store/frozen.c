@@ -1,0 +1,243 @@
+/* The store behind rf_store_frozen: decisions as a C table that `rankfold db freeze` wrote and the
+ * product compiled. No file, no SQLite. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/group.h"
+#include "store/ladder.h"
+
+typedef struct frozen_store {
+    rf_store base;
+    const rf_frozen *table;
+} frozen_store;
+
+/* Order of the rows: everything that lookups fix first, then hidden, bucket, environment. */
+static int compare_key(const rfi_frozen_row *a, const rfi_frozen_row *b)
+{
+    int order = memcmp(a->hw, b->hw, sizeof a->hw);
+    if (!order)
+        order = strcmp(a->arch, b->arch);
+    const uint8_t left[] = {a->op, a->world, a->dtype, a->mode};
+    const uint8_t right[] = {b->op, b->world, b->dtype, b->mode};
+    if (!order)
+        order = memcmp(left, right, sizeof left);
+    return order ? order : (a->hidden > b->hidden) - (a->hidden < b->hidden);
+}
+
+static int compare(const rfi_frozen_row *a, const rfi_frozen_row *b)
+{
+    int order = compare_key(a, b);
+    if (!order)
+        order = (a->bucket > b->bucket) - (a->bucket < b->bucket);
+    return order ? order : memcmp(a->env, b->env, sizeof a->env);
+}
+
+/* First row that is not before `wanted`. */
+static size_t lower_bound(const rf_frozen *table, const rfi_frozen_row *wanted)
+{
+    size_t low = 0, high = table->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (compare(&table->rows[middle], wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Of the rows of one bucket, beginning at `at`: the one of the environment `env`, else (or if
+ * `other`) the first of another. */
+static const rfi_frozen_row *in_bucket(const rf_frozen *table, size_t at, const unsigned char *env,
+                                       int other)
+{
+    const rfi_frozen_row *first = &table->rows[at], *found = NULL;
+    for (; at < table->n; at++) {
+        const rfi_frozen_row *row = &table->rows[at];
+        if (compare_key(row, first) || row->bucket != first->bucket)
+            break;
+        int same = !memcmp(row->env, env, sizeof row->env);
+        if (same && !other)
+            return row;
+        if (!same && !found)
+            found = row;
+    }
+    return found;
+}
+
+static int fetch(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, rfi_row *out)
+{
+    const rf_frozen *table = ctx;
+    rfi_frozen_row wanted = {.arch = key->arch,
+                             .op = key->op,
+                             .world = key->world,
+                             .dtype = key->dtype,
+                             .mode = key->mode,
+                             .hidden = hidden,
+                             .bucket = rfi_bucket(key->bytes) + (pick == RFI_ABOVE)};
+    memcpy(wanted.hw, key->hw->hash, sizeof wanted.hw);
+    size_t at = lower_bound(table, &wanted);
+    if (pick == RFI_BELOW) {
+        if (at == 0)
+            return 0;
+        wanted.bucket = table->rows[at - 1].bucket;
+        if (compare_key(&table->rows[at - 1], &wanted))
+            return 0;
+        at = lower_bound(table, &wanted);
+    }
+    if (at == table->n || compare_key(&table->rows[at], &wanted) ||
+        (pick <= RFI_OTHER_ENV && table->rows[at].bucket != wanted.bucket))
+        return 0;
+    const rfi_frozen_row *row = in_bucket(table, at, key->env->hash, pick == RFI_OTHER_ENV);
+    if (!row || (pick == RFI_SAME_ENV && memcmp(row->env, key->env->hash, sizeof row->env)))
+        return 0;
+
+    memset(out, 0, sizeof *out);
+    memcpy(out->variant, row->variant, strlen(row->variant) + 1);
+    if (!*row->variant)
+        memcpy(out->variant, RFI_BASELINE, sizeof RFI_BASELINE);
+    memcpy(out->hash, row->hash, sizeof out->hash);
+    memcpy(out->env, row->env, sizeof out->env);
+    out->grid = row->grid;
+    out->bucket = row->bucket;
+    out->median_ns = row->median_ns;
+    return 1;
+}
+
+static const char *env_text(void *ctx, const unsigned char env[16])
+{
+    const rf_frozen *table = ctx;
+    for (size_t i = 0; i < table->n; i++)
+        if (!memcmp(table->rows[i].env, env, 16))
+            return table->rows[i].env_text;
+    return NULL;
+}
+
+static const rf_frozen *table_of(const rf_store *s)
+{
+    return ((const frozen_store *)s)->table;
+}
+
+static int lookup(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx, rfi_decision *out)
+{
+    rfi_source source = {(void *)(uintptr_t)table_of(s), fetch, env_text, 1};
+    if (rfi_ladder(&source, key, have, ctx, out))
+        return 1;
+    rfi_ladder_missed(key, out);
+    return 0;
+}
+
+static uint64_t generation(rf_store *s)
+{
+    return table_of(s)->generation;
+}
+
+/* ---- what a table cannot do ---- */
+
+static int swept(rf_store *s, const rfi_key *key)
+{
+    (void)s, (void)key;
+    return 0;
+}
+
+static int measured(rf_store *s, const rfi_key *key, const rf_variant *variant, uint32_t grid,
+                    rfi_measurement *out)
+{
+    (void)s, (void)key, (void)variant, (void)grid, (void)out;
+    return 0;
+}
+
+static rf_result refuse(rf_error *err)
+{
+    return rfi_fail(err, RF_E_DB_READONLY, -1, "database",
+                    "a frozen table cannot be written; open a database with rf_store_open to tune");
+}
+
+static rf_result begin(rf_store *s, const rfi_campaign *campaign, rf_error *err)
+{
+    (void)s, (void)campaign;
+    return refuse(err);
+}
+
+static rf_result record(rf_store *s, const rfi_measurement *m, size_t n, rf_error *err)
+{
+    (void)s, (void)m, (void)n;
+    return refuse(err);
+}
+
+static rf_result finish_shape(rf_store *s, const rfi_key *key, rf_error *err)
+{
+    (void)s, (void)key;
+    return refuse(err);
+}
+
+static rf_result end(rf_store *s, rf_error *err)
+{
+    (void)s;
+    return refuse(err);
+}
+
+static const char *warning(const rf_store *s)
+{
+    (void)s;
+    return NULL;
+}
+
+static void close_store(rf_store *s)
+{
+    free(s);
+}
+
+static const rfi_store_vtable vtable = {
+    .lookup = lookup,
+    .swept = swept,
+    .measured = measured,
+    .begin = begin,
+    .record = record,
+    .finish_shape = finish_shape,
+    .end = end,
+    .generation = generation,
+    .warning = warning,
+    .close = close_store,
+};
+
+/* ---- open ---- */
+
+static const char *fault_of_row(const rfi_frozen_row *row)
+{
+    if (!row->arch || !row->variant)
+        return "has no architecture or variant";
+    if (strlen(row->variant) >= RFI_NAME)
+        return "has a variant whose name is too long";
+    if (row->bucket < 64 || row->bucket & (row->bucket - 1))
+        return "has a bucket that is no power of two from 64";
+    return NULL;
+}
+
+rf_result rf_store_frozen(const rf_frozen *table, rf_store **out, rf_error *err)
+{
+    if (!table || !out)
+        return rfi_fail(err, RF_E_ARG, -1, "database", "rf_store_frozen: %s is NULL",
+                        table ? "out" : "the table");
+    if (table->abi != RF_ABI || table->size != sizeof *table)
+        return rfi_fail(err, RF_E_DB, -1, "database",
+                        "frozen table has ABI %u and size %u, expected %u and %zu; run `rankfold "
+                        "db freeze` of this version",
+                        table->abi, table->size, (unsigned)RF_ABI, sizeof *table);
+    if (!table->abi_witness || *table->abi_witness != RF_ABI || (table->n && !table->rows))
+        return rfi_fail(err, RF_E_DB, -1, "database", "frozen table is incomplete");
+    for (size_t i = 0; i < table->n; i++) {
+        const char *fault = fault_of_row(&table->rows[i]);
+        if (!fault && i && compare(&table->rows[i - 1], &table->rows[i]) >= 0)
+            fault = "is not in order";
+        if (fault)
+            return rfi_fail(err, RF_E_DB, -1, "database", "frozen table: row %zu %s", i, fault);
+    }
+    frozen_store *s = calloc(1, sizeof *s);
+    if (!s)
+        return rfi_fail(err, RF_E_MEMORY, -1, "database", "out of memory");
+    s->base.v = &vtable;
+    s->table = table;
+    *out = &s->base;
+    return RF_OK;
+}

@@ -1,0 +1,214 @@
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/ladder.h"
+
+/* ---- differences of two texts ---- */
+
+typedef struct entry {
+    const char *text;
+    int field, length; /* of the key; of the whole line */
+} entry;
+
+static const char *next_line(const char *text, entry *out)
+{
+    if (!*text)
+        return NULL;
+    size_t length = strcspn(text, "\n");
+    size_t field = strcspn(text, "=\n");
+    *out = (entry){text, (int)(field < 200 ? field : 200), (int)(length < 400 ? length : 400)};
+    return text + length + (text[length] == '\n');
+}
+
+static int same_field(const entry *a, const entry *b)
+{
+    return a->field == b->field && !memcmp(a->text, b->text, (size_t)a->field);
+}
+
+/* The line of `text` that corresponds to `wanted`, line `index` of another text: same field, same
+ * count of that field before it (every rank has the same fields). */
+static int counterpart(const char *other, int index, const entry *wanted, const char *text,
+                       entry *out)
+{
+    int nth = 0;
+    entry l;
+    for (int i = 0; i < index && (other = next_line(other, &l)); i++)
+        nth += same_field(&l, wanted);
+    while ((text = next_line(text, out)))
+        if (same_field(out, wanted) && nth-- == 0)
+            return 1;
+    return 0;
+}
+
+static void append(char *out, size_t size, const char *item)
+{
+    size_t used = strlen(out);
+    if (strstr(out, item) || (used >= 3 && !strcmp(out + used - 3, "...")))
+        return; /* several ranks report the same change; or full */
+    const char *comma = used ? ", " : "";
+    if (used + strlen(comma) + strlen(item) + sizeof ", ..." <= size)
+        snprintf(out + used, size - used, "%s%s", comma, item);
+    else
+        snprintf(out + used, size - used, "%s...", comma);
+}
+
+static int value_width(const entry *l)
+{
+    int width = l->length - l->field - 1;
+    return width < 0 ? 0 : width > 60 ? 60 : width;
+}
+
+#define FIELD(l) (l).field, (l).text
+#define VALUE(l) value_width(&(l)), (l).text + (l).field + ((l).length > (l).field)
+
+void rfi_text_difference(const char *then, const char *now, char *out, size_t size)
+{
+    char item[400];
+    entry a, b;
+    int index = 0;
+    out[0] = '\0';
+    for (const char *rest = then; (rest = next_line(rest, &a)); index++) {
+        if (!counterpart(then, index, &a, now, &b))
+            snprintf(item, sizeof item, "%.*s gone", FIELD(a));
+        else if (a.length != b.length || memcmp(a.text, b.text, (size_t)a.length))
+            snprintf(item, sizeof item, "%.*s %.*s -> %.*s", FIELD(a), VALUE(a), VALUE(b));
+        else
+            continue;
+        append(out, size, item);
+    }
+    index = 0;
+    for (const char *rest = now; (rest = next_line(rest, &b)); index++)
+        if (!counterpart(now, index, &b, then, &a)) {
+            snprintf(item, sizeof item, "%.*s new", FIELD(b));
+            append(out, size, item);
+        }
+}
+
+/* ---- the ladder ---- */
+
+/* Appends to a line of fixed size; what doesn't fit is cut. */
+__attribute__((format(printf, 3, 4))) static void put(char *line, size_t size, const char *format,
+                                                      ...)
+{
+    size_t used = strlen(line);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + used, size - used, format, args);
+    va_end(args);
+}
+
+static void explain(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,
+                    uint64_t hidden, rfi_decision *out)
+{
+    char *line = out->reason, advice[40] = "";
+    const size_t size = sizeof out->reason;
+    if (rung != RF_RUNG_EXACT)
+        snprintf(advice, sizeof advice, "; run `rankfold tune -n %u`", key->world);
+
+    put(line, size, source->shipped ? "shipped: measured" : "measured here");
+    if (row->day[0])
+        put(line, size, " on %s", row->day);
+    if (!hidden)
+        put(line, size, " with another hidden size");
+    if (row->bucket != rfi_bucket(key->bytes))
+        put(line, size, " at %" PRIu64 " B, the nearest to %" PRIu64 " B", row->bucket,
+            rfi_bucket(key->bytes));
+    if (rung == RF_RUNG_OTHER_HASH)
+        put(line, size, ", stale: with an earlier build of the variant");
+    if (memcmp(row->env, key->env->hash, 16)) {
+        const char *then = source->env_text(source->ctx, row->env);
+        const char *now = key->env->text;
+        put(line, size, ", stale: the environment differs");
+        size_t used = strlen(line) + 2;
+        if (then && now && used + strlen(advice) + 16 < size) {
+            put(line, size, ": ");
+            rfi_text_difference(then, now, line + used, size - used - strlen(advice));
+        }
+    }
+    put(line, size, "%s", advice);
+}
+
+static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,
+                  uint64_t hidden, rfi_decision *out)
+{
+    memset(out, 0, sizeof *out);
+    out->fallback = !strcmp(row->variant, RFI_BASELINE);
+    if (!out->fallback) {
+        memcpy(out->variant, row->variant, sizeof out->variant);
+        memcpy(out->hash, row->hash, sizeof out->hash);
+        out->grid = row->grid;
+    }
+    out->bucket = row->bucket;
+    out->median_ns = row->median_ns;
+    explain(source, key, row, rung, hidden, out);
+    out->rung = source->shipped ? RF_RUNG_SHIPPED : rung;
+    return 1;
+}
+
+/* 2 = this very build, 1 = another build, 0 = not here. */
+static int available(const rfi_row *row, rfi_have_fn have, void *ctx)
+{
+    return strcmp(row->variant, RFI_BASELINE) ? have(ctx, row->hash, row->variant) : 2;
+}
+
+int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, void *ctx,
+               rfi_decision *out)
+{
+    static const struct {
+        rfi_pick pick;
+        rf_rung rung;
+    } steps[] = {{RFI_SAME_ENV, RF_RUNG_EXACT}, {RFI_OTHER_ENV, RF_RUNG_OTHER_ENV}};
+    const uint64_t hidden[] = {key->hidden, 0};
+    rfi_row row, other_build;
+    uint64_t other_build_hidden = 0;
+    int found_other_build = 0;
+
+    for (size_t s = 0; s < 2; s++)
+        for (size_t h = 0; h < 2; h++) {
+            if (!source->fetch(source->ctx, key, hidden[h], steps[s].pick, &row))
+                continue;
+            int level = available(&row, have, ctx);
+            if (level == 2)
+                return answer(source, key, &row, steps[s].rung, hidden[h], out);
+            if (level == 1 && !found_other_build) {
+                found_other_build = 1;
+                other_build = row;
+                other_build_hidden = hidden[h];
+            }
+        }
+    if (found_other_build)
+        return answer(source, key, &other_build, RF_RUNG_OTHER_HASH, other_build_hidden, out);
+
+    /* Buckets are powers of two, so the distance is a ratio; at the same distance the smaller one,
+     * then the exact hidden size. */
+    const uint64_t asked = rfi_bucket(key->bytes);
+    rfi_row nearest;
+    uint64_t distance = UINT64_MAX, nearest_hidden = 0;
+    for (size_t h = 0; h < 2; h++)
+        for (rfi_pick pick = RFI_BELOW; pick <= RFI_ABOVE; pick++) {
+            if (!source->fetch(source->ctx, key, hidden[h], pick, &row) ||
+                !available(&row, have, ctx))
+                continue;
+            uint64_t ratio = pick == RFI_BELOW ? asked / row.bucket : row.bucket / asked;
+            if (ratio < distance) {
+                distance = ratio;
+                nearest = row;
+                nearest_hidden = hidden[h];
+            }
+        }
+    if (distance == UINT64_MAX)
+        return 0;
+    return answer(source, key, &nearest, RF_RUNG_NEAREST, nearest_hidden, out);
+}
+
+void rfi_ladder_missed(const rfi_key *key, rfi_decision *out)
+{
+    memset(out, 0, sizeof *out);
+    out->rung = RF_RUNG_CLASS;
+    out->bucket = rfi_bucket(key->bytes);
+    snprintf(out->reason, sizeof out->reason,
+             "nothing measured on this hardware for world %u on %s; run `rankfold tune -n %u`",
+             key->world, key->arch, key->world);
+}

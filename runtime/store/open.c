@@ -1,0 +1,469 @@
+/* Opens and creates database files. Files are hostile until shown otherwise; nothing here changes a
+ * file that exists. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/env.h"
+#include "core/group.h"
+#include "store/db.h"
+
+static const char *const statements[] = {
+#define RF_X(name, sql) [RFI_SQL_##name] = (sql),
+    RFI_SQL_LIST(RF_X)
+#undef RF_X
+};
+
+const char *rfi_sql_text(rfi_sql name)
+{
+    return statements[name];
+}
+
+/* ---- errors ---- */
+
+/* SQLite's primary result codes that mean something to the caller; the rest is E_DB. */
+static const struct {
+    int rc;
+    rf_result result;
+    const char *text; /* NULL: SQLite's own says it */
+} codes[] = {
+    {SQLITE_BUSY, RF_E_DB_LOCKED, "locked by another process"},
+    {SQLITE_LOCKED, RF_E_DB_LOCKED, "locked by another process"},
+    {SQLITE_CORRUPT, RF_E_DB_CORRUPT, "damaged"},
+    {SQLITE_NOTADB, RF_E_DB_FOREIGN, "not an SQLite file"},
+    {SQLITE_READONLY, RF_E_DB_READONLY, "cannot be written"},
+    {SQLITE_PERM, RF_E_DB_READONLY, NULL},
+    {SQLITE_FULL, RF_E_DB_FULL, "no space left"},
+    {SQLITE_NOMEM, RF_E_MEMORY, "out of memory"},
+};
+
+rf_result rfi_db_fail(sqlite3 *handle, const char *path, int rc, const char *doing, rf_error *err)
+{
+    rf_result result = RF_E_DB;
+    const char *text = NULL;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (codes[i].rc == (rc & 0xff)) {
+            result = codes[i].result;
+            text = codes[i].text;
+        }
+    const char *detail = handle ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
+    if (!text)
+        return rfi_fail(err, result, -1, "database", "%.300s: %s: %s", path, doing, detail);
+    return rfi_fail(err, result, -1, "database", "%.300s: %s: %s (%s)", path, doing, text, detail);
+}
+
+/* ---- statements ---- */
+
+sqlite3_stmt *rfi_db_sql(rfi_db *db, rfi_sql name)
+{
+    sqlite3_stmt *statement = db->kept[name];
+    if (statement) {
+        sqlite3_reset(statement);
+        return statement;
+    }
+    if (sqlite3_prepare_v3(db->handle, statements[name], -1, SQLITE_PREPARE_PERSISTENT, &statement,
+                           NULL))
+        return NULL;
+    return db->kept[name] = statement;
+}
+
+int rfi_db_step(sqlite3_stmt *statement)
+{
+    return statement ? sqlite3_step(statement) : SQLITE_ERROR;
+}
+
+void rfi_db_bind_texts(sqlite3_stmt *statement, int first, int n, const char *const *texts)
+{
+    for (int i = 0; statement && i < n; i++)
+        sqlite3_bind_text(statement, first + i, texts[i], -1, SQLITE_TRANSIENT);
+}
+
+static int run(rfi_db *db, rfi_sql name)
+{
+    sqlite3_stmt *statement = rfi_db_sql(db, name);
+    int rc = statement ? sqlite3_step(statement) : sqlite3_errcode(db->handle);
+    if (statement)
+        sqlite3_reset(statement);
+    return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
+}
+
+rf_result rfi_db_begin(rfi_db *db, int wait_ms, rf_error *err)
+{
+    sqlite3_busy_timeout(db->handle, wait_ms);
+    int rc = run(db, RFI_SQL_BEGIN);
+    return rc ? rfi_db_fail(db->handle, db->path, rc, "begin", err) : RF_OK;
+}
+
+rf_result rfi_db_end(rfi_db *db, rf_result result, rf_error *err)
+{
+    if (result == RF_OK) {
+        int rc = run(db, RFI_SQL_COMMIT);
+        if (rc)
+            result = rfi_db_fail(db->handle, db->path, rc, "commit", err);
+    }
+    if (!sqlite3_get_autocommit(db->handle))
+        run(db, RFI_SQL_ROLLBACK);
+    return result;
+}
+
+/* ---- small things ---- */
+
+void rfi_utc_now(char out[RFI_UTC])
+{
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    unsigned year = (unsigned)(utc.tm_year + 1900) % 10000;
+    snprintf(out, RFI_UTC, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", year,
+             (unsigned)(utc.tm_mon + 1) % 100, (unsigned)utc.tm_mday % 100,
+             (unsigned)utc.tm_hour % 100, (unsigned)utc.tm_min % 100, (unsigned)utc.tm_sec % 100,
+             (unsigned)(now.tv_nsec / 1000000) % 1000);
+}
+
+int rfi_unhex(const char *text, unsigned char out[16])
+{
+    static const char digits[] = "0123456789abcdef";
+    if (!text || strlen(text) != 32)
+        return 0;
+    for (int i = 0; i < 16; i++) {
+        const char *high = strchr(digits, text[2 * i]), *low = strchr(digits, text[2 * i + 1]);
+        if (!high || !low)
+            return 0;
+        out[i] = (unsigned char)((high - digits) << 4 | (low - digits));
+    }
+    return 1;
+}
+
+rf_result rfi_db_default_path(char out[RFI_DB_PATH], rf_error *err)
+{
+    const struct {
+        const char *base, *rest;
+    } places[] = {
+        {rfi_env_get(RFI_RANKFOLD_DB), ""},
+        {getenv("XDG_STATE_HOME"), "/rankfold/tactics.db"},
+        {getenv("HOME"), "/.local/state/rankfold/tactics.db"},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (!places[i].base || !*places[i].base || (i == 1 && *places[i].base != '/'))
+            continue; /* a relative XDG path is to be ignored, says its specification */
+        if ((size_t)snprintf(out, RFI_DB_PATH, "%s%s", places[i].base, places[i].rest) >=
+            RFI_DB_PATH)
+            return rfi_fail(err, RF_E_DB, -1, "database", "path is longer than %d bytes: %.60s...",
+                            RFI_DB_PATH - 1, places[i].base);
+        return RF_OK;
+    }
+    return rfi_fail(err, RF_E_DB_ABSENT, -1, "database",
+                    "no place for a database: neither RANKFOLD_DB nor HOME is set");
+}
+
+/* ---- who else could have written it ---- */
+
+/* `what` says which file in the message. 0 = it is as it has to be. */
+static rf_result check_owner(const char *path, const char *what, const struct stat *st,
+                             rf_error *err)
+{
+    if (!S_ISREG(st->st_mode))
+        return rfi_fail(err, RF_E_DB_FOREIGN, -1, "database", "%.300s: %sis %s, not a file", path,
+                        what,
+                        S_ISDIR(st->st_mode)    ? "a folder"
+                        : S_ISFIFO(st->st_mode) ? "a pipe"
+                        : S_ISCHR(st->st_mode)  ? "a device"
+                                                : "something special");
+    if (st->st_uid != geteuid() && st->st_uid != 0)
+        return rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
+                        "%.300s: %sbelongs to user %u; expected user %u or root", path, what,
+                        (unsigned)st->st_uid, (unsigned)geteuid());
+    if (st->st_mode & (S_IWGRP | S_IWOTH))
+        return rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
+                        "%.300s: %scan be written by others (mode %04o); run chmod go-w", path,
+                        what, (unsigned)st->st_mode & 07777u);
+    return RF_OK;
+}
+
+/* By name only: opening and closing the file here would drop the locks that another connection of
+ * this process holds on it. */
+static rf_result check_file(const char *path, rf_error *err)
+{
+    struct stat st;
+    if (strlen(path) >= RFI_DB_PATH)
+        return rfi_fail(err, RF_E_DB, -1, "database", "path is longer than %d bytes: %.60s...",
+                        RFI_DB_PATH - 1, path);
+    if (stat(path, &st)) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            return rfi_fail(err, RF_E_DB_ABSENT, -1, "database", "%.300s: there is no such file",
+                            path);
+        return rfi_fail(err, RF_E_DB, -1, "database", "%.300s: %s", path, strerror(errno));
+    }
+    rf_result result = check_owner(path, "", &st, err);
+    if (result)
+        return result;
+    if (st.st_size == 0)
+        return rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
+                        "%.300s: is empty, not a Rankfold database; remove it to have one made",
+                        path);
+
+    /* A journal is played back into the database. */
+    static const char *const companions[] = {"-journal", "-wal"};
+    for (size_t i = 0; i < 2; i++) {
+        char name[RFI_DB_PATH + 16];
+        snprintf(name, sizeof name, "%s%s", path, companions[i]);
+        if (!lstat(name, &st) && (result = check_owner(path, "its journal ", &st, err)))
+            return result;
+    }
+    return RF_OK;
+}
+
+/* ---- what is in it ---- */
+
+static int pragma_int(sqlite3 *handle, const char *sql, int *out)
+{
+    sqlite3_stmt *statement = NULL;
+    int rc = sqlite3_prepare_v2(handle, sql, -1, &statement, NULL);
+    if (!rc && (rc = sqlite3_step(statement)) == SQLITE_ROW) {
+        *out = sqlite3_column_int(statement, 0);
+        rc = SQLITE_OK;
+    }
+    sqlite3_finalize(statement);
+    return rc;
+}
+
+rf_result rfi_db_identify(sqlite3 *handle, const char *path, int *version, rf_error *err)
+{
+    int application = 0, rc = pragma_int(handle, "PRAGMA application_id", &application);
+    if (!rc)
+        rc = pragma_int(handle, "PRAGMA user_version", version);
+    if (rc)
+        return rfi_db_fail(handle, path, rc, "open", err);
+    if (application != RFI_DB_APPLICATION)
+        return rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
+                        "%.300s: not a Rankfold database: application_id is 0x%08x, expected "
+                        "0x%08x (RKFD)",
+                        path, (unsigned)application, (unsigned)RFI_DB_APPLICATION);
+    if (*version > RFI_DB_VERSION)
+        return rfi_fail(err, RF_E_DB_NEWER, -1, "database",
+                        "%.300s: has schema %d of a newer Rankfold; this one knows %d", path,
+                        *version, RFI_DB_VERSION);
+    return RF_OK;
+}
+
+/* Tables, indexes and triggers are word for word those of db/schema.sql; whoever works at the
+ * prompt may add tables, indexes and views, but no trigger. */
+static rf_result check_schema(sqlite3 *handle, const char *path, rf_error *err)
+{
+    static const char *const kinds[] = {"\nCREATE TABLE ", "\nCREATE INDEX ",
+                                        "\nCREATE UNIQUE INDEX ", "\nCREATE TRIGGER "};
+    int expected = 0, found = 0;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (const char *at = rfi_schema_sql; (at = strstr(at, kinds[k])); at++)
+            expected++;
+
+    sqlite3_stmt *statement = NULL;
+    rf_result result = RF_OK;
+    int rc = sqlite3_prepare_v2(handle,
+                                "SELECT type, name, sql FROM sqlite_schema "
+                                "WHERE type <> 'view' AND sql IS NOT NULL",
+                                -1, &statement, NULL);
+    while (!rc && result == RF_OK && (rc = sqlite3_step(statement)) == SQLITE_ROW) {
+        rc = SQLITE_OK;
+        const char *type = (const char *)sqlite3_column_text(statement, 0);
+        const char *name = (const char *)sqlite3_column_text(statement, 1);
+        const char *sql = (const char *)sqlite3_column_text(statement, 2);
+        if (type && name && sql && strstr(rfi_schema_sql, sql))
+            found++;
+        else if (!type || !strcmp(type, "trigger"))
+            result = rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
+                              "%.300s: has the trigger %.60s, which is none of schema %d", path,
+                              name ? name : "?", RFI_DB_VERSION);
+    }
+    if (result == RF_OK && rc != SQLITE_DONE)
+        result = rfi_db_fail(handle, path, rc, "read the schema", err);
+    sqlite3_finalize(statement);
+    if (result == RF_OK && found != expected)
+        result = rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
+                          "%.300s: %d of the %d tables, indexes and triggers of schema %d are as "
+                          "they were made",
+                          path, found, expected, RFI_DB_VERSION);
+    return result;
+}
+
+void rfi_db_protect(sqlite3 *handle)
+{
+    static const struct {
+        int option, value;
+    } options[] = {
+        {SQLITE_DBCONFIG_DEFENSIVE, 1},       {SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0},
+        {SQLITE_DBCONFIG_ENABLE_FKEY, 1},     {SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0},
+        {SQLITE_DBCONFIG_WRITABLE_SCHEMA, 0}, {SQLITE_DBCONFIG_DQS_DML, 0},
+    };
+    static const struct {
+        int limit, value;
+    } limits[] = {
+        {SQLITE_LIMIT_LENGTH, 4 << 20},    {SQLITE_LIMIT_SQL_LENGTH, 1 << 18},
+        {SQLITE_LIMIT_COLUMN, 100},        {SQLITE_LIMIT_EXPR_DEPTH, 100},
+        {SQLITE_LIMIT_COMPOUND_SELECT, 8}, {SQLITE_LIMIT_VDBE_OP, 25000},
+        {SQLITE_LIMIT_FUNCTION_ARG, 16},   {SQLITE_LIMIT_ATTACHED, 0},
+        {SQLITE_LIMIT_TRIGGER_DEPTH, 8},   {SQLITE_LIMIT_WORKER_THREADS, 0},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        sqlite3_db_config(handle, options[i].option, options[i].value, NULL);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        sqlite3_limit(handle, limits[i].limit, limits[i].value);
+    sqlite3_exec(handle, "PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0", NULL, NULL, NULL);
+}
+
+/* ---- open ---- */
+
+/* A name that SQLite takes for a file whatever it looks like; shipped: a URI, for immutable. */
+static void file_name(const char *path, rfi_access access, char *out, size_t size)
+{
+    const char *folder = *path == '/' ? "" : "./";
+    if (access != RFI_DB_SHIPPED) {
+        snprintf(out, size, "%s%s", folder, path);
+        return;
+    }
+    size_t used = (size_t)snprintf(out, size, "file:%s", folder);
+    for (; *path && used + 32 < size; path++)
+        used += (size_t)snprintf(out + used, size - used, strchr("?#%", *path) ? "%%%02X" : "%c",
+                                 (unsigned char)*path);
+    snprintf(out + used, size - used, "?immutable=1");
+}
+
+rf_result rfi_db_open(rfi_db *db, const char *path, rfi_access access, int wait_ms, rf_error *err)
+{
+    memset(db, 0, sizeof *db);
+    rf_result result = check_file(path, err);
+    if (result)
+        return result;
+    snprintf(db->path, sizeof db->path, "%s", path);
+
+    char name[3 * RFI_DB_PATH + 64];
+    file_name(path, access, name, sizeof name);
+    int flags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+    flags |= access == RFI_DB_WRITE ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY;
+    flags |= access == RFI_DB_SHIPPED ? SQLITE_OPEN_URI : 0;
+    int rc = sqlite3_open_v2(name, &db->handle, flags, NULL);
+    if (rc) {
+        result = rfi_db_fail(db->handle, path, rc, "open", err);
+        rfi_db_close(db);
+        return result;
+    }
+    sqlite3_busy_timeout(db->handle, wait_ms);
+    rfi_db_protect(db->handle);
+    int version = 0;
+    result = rfi_db_identify(db->handle, path, &version, err);
+    if (result == RF_OK && version < RFI_DB_VERSION)
+        result = rfi_fail(err, RF_E_DB, -1, "database",
+                          "%.300s: has schema %d, expected %d; run `rankfold db migrate`", path,
+                          version, RFI_DB_VERSION);
+    if (result == RF_OK)
+        result = check_schema(db->handle, path, err);
+    if (result)
+        rfi_db_close(db);
+    return result;
+}
+
+void rfi_db_close(rfi_db *db)
+{
+    for (size_t i = 0; i < RFI_SQL_COUNT; i++)
+        sqlite3_finalize(db->kept[i]);
+    sqlite3_close(db->handle);
+    memset(db->kept, 0, sizeof db->kept);
+    db->handle = NULL;
+}
+
+/* ---- create ---- */
+
+static rf_result system_fail(const char *path, const char *doing, rf_error *err)
+{
+    rf_result result = errno == ENOSPC || errno == EDQUOT                    ? RF_E_DB_FULL
+                       : errno == EACCES || errno == EROFS || errno == EPERM ? RF_E_DB_READONLY
+                                                                             : RF_E_DB;
+    return rfi_fail(err, result, -1, "database", "%.300s: %s: %s", path, doing, strerror(errno));
+}
+
+/* The folders above path: those that are missing get mode 0700. */
+static rf_result make_folders(const char *path, rf_error *err)
+{
+    char folder[RFI_DB_PATH];
+    snprintf(folder, sizeof folder, "%s", path);
+    for (char *slash = folder + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        if (mkdir(folder, 0700) && errno != EEXIST)
+            return system_fail(folder, "make the folder", err);
+        *slash = '/';
+    }
+    return RF_OK;
+}
+
+static rf_result write_all(int fd, const unsigned char *bytes, size_t n, const char *path,
+                           rf_error *err)
+{
+    while (n) {
+        ssize_t done = write(fd, bytes, n);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return system_fail(path, "write", err);
+        bytes += done;
+        n -= (size_t)done;
+    }
+    return fsync(fd) ? system_fail(path, "sync", err) : RF_OK;
+}
+
+/* Written aside, then linked: the name appears with all its content, or not at all, and an existing
+ * file wins. */
+static rf_result publish(const char *path, const unsigned char *bytes, size_t n, rf_error *err)
+{
+    char aside[RFI_DB_PATH + 16];
+    uint32_t number = 0;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return system_fail(path, "random number", err);
+    snprintf(aside, sizeof aside, "%s.%08" PRIx32, path, number);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return system_fail(path, "create", err);
+    rf_result result = write_all(fd, bytes, n, path, err);
+    close(fd);
+    if (result == RF_OK && link(aside, path) && errno != EEXIST)
+        result = system_fail(path, "create", err);
+    unlink(aside);
+    return result;
+}
+
+rf_result rfi_db_create(const char *path, rf_error *err)
+{
+    struct stat st;
+    if (strlen(path) >= RFI_DB_PATH)
+        return rfi_fail(err, RF_E_DB, -1, "database", "path is longer than %d bytes: %.60s...",
+                        RFI_DB_PATH - 1, path);
+    if (!lstat(path, &st))
+        return RF_OK;
+    rf_result result = make_folders(path, err);
+    if (result)
+        return result;
+
+    sqlite3 *memory = NULL;
+    sqlite3_int64 n = 0;
+    unsigned char *bytes = NULL;
+    int rc =
+        sqlite3_open_v2(":memory:", &memory,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_NOMUTEX, NULL);
+    if (!rc)
+        rc = sqlite3_exec(memory, rfi_schema_sql, NULL, NULL, NULL);
+    if (!rc && !(bytes = sqlite3_serialize(memory, "main", &n, 0)))
+        rc = SQLITE_NOMEM;
+    result =
+        rc ? rfi_db_fail(memory, path, rc, "create", err) : publish(path, bytes, (size_t)n, err);
+    sqlite3_free(bytes);
+    sqlite3_close(memory);
+    return result;
+}

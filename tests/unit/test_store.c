@@ -1,0 +1,370 @@
+/* The SQLite store through its vtable: what is recorded comes back, and on which rung. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "store_facts.h"
+
+#define HW_TEXT  "0.cpu=Imaginary 9000\n1.cpu=Imaginary 9000\n"
+#define ENV_TEXT "0.driver=1\n0.kernel=6.1.0-18\n1.driver=1\n1.kernel=6.1.0-18\n"
+
+typedef struct fixture {
+    char folder[200], path[256];
+    rf_store *store;
+    facts_place here;
+    rf_variant os, ts, generic;
+} fixture;
+
+static rf_store *open_store(const char *path, const char *shipped, uint32_t flags)
+{
+    rf_error err = {0};
+    rf_store *store = NULL;
+    if (rf_store_open(path, shipped, flags, &store, &err))
+        fail_msg("%s", err.text);
+    return store;
+}
+
+static int setup(void **state)
+{
+    const char *base = getenv("TMPDIR");
+    fixture *f = calloc(1, sizeof *f);
+    snprintf(f->folder, sizeof f->folder, "%s/store.XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(f->folder))
+        return -1;
+    snprintf(f->path, sizeof f->path, "%s/state/tactics.db", f->folder);
+    f->here = facts_at(HW_TEXT, ENV_TEXT);
+    f->os = facts_variant("ar_w2_f32_h4096_os", 4096, 1);
+    f->ts = facts_variant("ar_w2_f32_h4096_ts", 4096, 1);
+    f->generic = facts_variant("ar_w2_f32_h0_os", 0, 1);
+    f->store = open_store(f->path, NULL, 0);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+    char command[300];
+    rf_store_close(f->store);
+    snprintf(command, sizeof command, "%s/state/tactics.db", f->folder);
+    unlink(command);
+    snprintf(command, sizeof command, "%s/state", f->folder);
+    rmdir(command);
+    rmdir(f->folder);
+    free(f);
+    return 0;
+}
+
+static rf_error why;
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if ((call) != RF_OK)                                                                       \
+            fail_msg("%s: %s", #call, why.text);                                                   \
+    } while (0)
+
+/* os 10 us, ts 12 us, generic 11 us, at {rows, 4096} */
+static void tune(fixture *f, rf_store *store, const facts_place *place, uint64_t rows)
+{
+    rfi_key key = facts_key(place, rows, 4096);
+    rfi_measurement m[] = {facts_measurement(&key, &f->ts, 4, 12000),
+                           facts_measurement(&key, &f->os, 8, 10000),
+                           facts_measurement(&key, &f->generic, 8, 11000)};
+    MUST(facts_campaign(store, place, &key, m, 3, &why));
+}
+
+static rfi_decision ask(rf_store *store, const rfi_key *key, rfi_have_fn have)
+{
+    rfi_decision d;
+    store->v->lookup(store, key, have, NULL, &d);
+    return d;
+}
+
+static int has_other_builds(void *ctx, const unsigned char hash[16], const char *name)
+{
+    (void)ctx, (void)hash, (void)name;
+    return 1;
+}
+
+static int has_generic_only(void *ctx, const unsigned char hash[16], const char *name)
+{
+    (void)ctx, (void)hash;
+    return strstr(name, "_h0_") ? 2 : 0;
+}
+
+/* ---- facts ---- */
+
+static void opening_creates_nothing(void **state)
+{
+    fixture *f = *state;
+    assert_int_equal(access(f->path, F_OK), -1);
+    assert_null(rf_store_warning(f->store));
+    assert_int_equal(f->store->v->generation(f->store), 0);
+}
+
+static void the_fastest_is_answered(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    tune(f, f->store, &f->here, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->os.name);
+    assert_memory_equal(d.hash, f->os.hash, 16);
+    assert_int_equal(d.grid, 8);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+    assert_int_equal(d.bucket, 65536);
+    assert_true(d.median_ns == 10000);
+    assert_int_equal(d.fallback, 0);
+    assert_null(rf_store_warning(f->store));
+}
+
+static void an_empty_store_says_what_to_run(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_decision d;
+    assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
+    assert_non_null(strstr(d.reason, "rankfold tune -n 2"));
+}
+
+static void another_environment_is_stale_and_named(void **state)
+{
+    fixture *f = *state;
+    facts_place later =
+        facts_at(HW_TEXT, "0.driver=1\n0.kernel=6.1.0-20\n1.driver=1\n1.kernel=6.1.0-20\n");
+    rfi_key key = facts_key(&later, 4, 4096);
+    tune(f, f->store, &f->here, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_OTHER_ENV);
+    assert_string_equal(d.variant, f->os.name);
+    assert_non_null(strstr(d.reason, "0.kernel 6.1.0-18 -> 6.1.0-20"));
+    assert_null(strstr(d.reason, "driver"));
+    assert_non_null(strstr(d.reason, "rankfold tune"));
+}
+
+static void another_build_is_stale(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    tune(f, f->store, &f->here, 4);
+    rfi_decision d = ask(f->store, &key, has_other_builds);
+    assert_int_equal(d.rung, RF_RUNG_OTHER_HASH);
+    assert_string_equal(d.variant, f->os.name);
+}
+
+static void any_hidden_is_served_by_generic_variants(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 2, 8192);
+    tune(f, f->store, &f->here, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->generic.name);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+}
+
+static void a_variant_that_is_not_here_is_passed_over(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    tune(f, f->store, &f->here, 4);
+    assert_string_equal(ask(f->store, &key, has_generic_only).variant, f->generic.name);
+}
+
+static void the_nearest_bucket_answers(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 64, 4096);
+    tune(f, f->store, &f->here, 4);  /* 64 KiB */
+    tune(f, f->store, &f->here, 16); /* 256 KiB */
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_NEAREST);
+    assert_int_equal(d.bucket, 16 * 4096 * 4);
+    assert_non_null(strstr(d.reason, "262144"));
+}
+
+static void other_hardware_is_no_answer(void **state)
+{
+    fixture *f = *state;
+    facts_place elsewhere = facts_at("0.cpu=Another\n", ENV_TEXT);
+    rfi_key key = facts_key(&elsewhere, 4, 4096);
+    rfi_decision d;
+    tune(f, f->store, &f->here, 4);
+    assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
+}
+
+static void the_baseline_may_win(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement m[] = {facts_measurement(&key, &f->os, 8, 10000),
+                           facts_measurement(&key, NULL, 0, 5000)};
+    MUST(facts_campaign(f->store, &f->here, &key, m, 2, &why));
+    rfi_decision d = ask(f->store, &key, has_other_builds);
+    assert_int_equal(d.fallback, 1);
+    assert_string_equal(d.variant, "");
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+}
+
+static void only_a_finished_shape_is_swept(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096), other = facts_key(&f->here, 3, 4096);
+    rfi_measurement m = facts_measurement(&key, &f->os, 8, 10000);
+    MUST(facts_begin(f->store, &f->here, &why));
+    MUST(f->store->v->record(f->store, &m, 1, &why));
+    assert_int_equal(f->store->v->swept(f->store, &key), 0);
+    MUST(f->store->v->finish_shape(f->store, &key, &why));
+    assert_int_equal(f->store->v->swept(f->store, &key), 1);
+    assert_int_equal(f->store->v->swept(f->store, &other), 0);
+    MUST(f->store->v->end(f->store, &why));
+}
+
+static void a_killed_session_can_go_on(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement m = facts_measurement(&key, &f->os, 8, 10000.1234), found = {0};
+    m.order_index = 5;
+    MUST(facts_begin(f->store, &f->here, &why));
+    MUST(f->store->v->record(f->store, &m, 1, &why));
+    rf_store_close(f->store); /* as if killed */
+    f->store = open_store(f->path, NULL, 0);
+
+    assert_int_equal(f->store->v->measured(f->store, &key, &f->os, 8, &found), 1);
+    assert_true(found.median_ns == 10000.123);
+    assert_int_equal(found.order_index, 5);
+    assert_int_equal(found.outcome, RFI_OK);
+    assert_int_equal(f->store->v->measured(f->store, &key, &f->os, 9, &found), 0);
+    assert_int_equal(f->store->v->measured(f->store, &key, &f->ts, 8, &found), 0);
+
+    /* The next session measures what is missing, and the old measurement counts. */
+    rfi_measurement slower = facts_measurement(&key, &f->ts, 4, 12000);
+    MUST(facts_campaign(f->store, &f->here, &key, &slower, 1, &why));
+    assert_string_equal(ask(f->store, &key, facts_have_all).variant, f->os.name);
+    /* Settled now: a new session starts afresh. */
+    assert_int_equal(f->store->v->measured(f->store, &key, &f->os, 8, &found), 0);
+}
+
+static void a_failed_candidate_is_a_fact(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement bad = facts_measurement(&key, &f->os, 8, 1), found = {0};
+    bad.outcome = RFI_WRONG;
+    MUST(facts_begin(f->store, &f->here, &why));
+    MUST(f->store->v->record(f->store, &bad, 1, &why));
+    assert_int_equal(f->store->v->measured(f->store, &key, &f->os, 8, &found), 1);
+    assert_int_equal(found.outcome, RFI_WRONG);
+    MUST(f->store->v->finish_shape(f->store, &key, &why));
+    MUST(f->store->v->end(f->store, &why));
+    rfi_decision d;
+    assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
+}
+
+static void the_generation_changes_with_a_decision_only(void **state)
+{
+    fixture *f = *state;
+    tune(f, f->store, &f->here, 4);
+    uint64_t first = f->store->v->generation(f->store);
+    assert_true(first > 0);
+
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement m = facts_measurement(&key, &f->os, 8, 9000);
+    MUST(facts_begin(f->store, &f->here, &why));
+    MUST(f->store->v->record(f->store, &m, 1, &why));
+    assert_int_equal(f->store->v->generation(f->store), first);
+    MUST(f->store->v->finish_shape(f->store, &key, &why));
+    assert_true(f->store->v->generation(f->store) > first);
+    MUST(f->store->v->end(f->store, &why));
+}
+
+static void the_folder_and_the_file_are_private(void **state)
+{
+    fixture *f = *state;
+    struct stat st;
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s/state", f->folder);
+    tune(f, f->store, &f->here, 4);
+    assert_int_equal(stat(f->path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(stat(folder, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+}
+
+static void a_store_for_reading_refuses_to_write(void **state)
+{
+    fixture *f = *state;
+    rf_error err = {0};
+    tune(f, f->store, &f->here, 4);
+    rf_store *reader = open_store(f->path, NULL, RF_STORE_READ);
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    assert_int_equal(ask(reader, &key, facts_have_all).rung, RF_RUNG_EXACT);
+    assert_int_equal(facts_begin(reader, &f->here, &err), RF_E_DB_READONLY);
+    rf_store_close(reader);
+}
+
+static void the_shipped_file_is_the_lowest_rung(void **state)
+{
+    fixture *f = *state;
+    char empty[300];
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    snprintf(empty, sizeof empty, "%s/none.db", f->folder);
+    tune(f, f->store, &f->here, 4);
+    rf_store *both = open_store(empty, f->path, 0);
+    rfi_decision d = ask(both, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_SHIPPED);
+    assert_string_equal(d.variant, f->os.name);
+    assert_int_equal(strncmp(d.reason, "shipped: ", 9), 0);
+    assert_null(rf_store_warning(both));
+    rf_store_close(both);
+}
+
+static void wrong_order_of_calls_is_refused(void **state)
+{
+    fixture *f = *state;
+    rf_error err = {0};
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement m = facts_measurement(&key, &f->os, 8, 10000);
+    assert_int_equal(f->store->v->record(f->store, &m, 1, &err), RF_E_ARG);
+    assert_int_equal(f->store->v->finish_shape(f->store, &key, &err), RF_E_ARG);
+    assert_int_equal(f->store->v->end(f->store, &err), RF_E_ARG);
+    MUST(facts_begin(f->store, &f->here, &why));
+    assert_int_equal(facts_begin(f->store, &f->here, &err), RF_E_ARG);
+    m.median_ns = 0;
+    assert_int_equal(f->store->v->record(f->store, &m, 1, &err), RF_E_ARG);
+}
+
+int main(void)
+{
+#define FACT(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        FACT(opening_creates_nothing),
+        FACT(the_fastest_is_answered),
+        FACT(an_empty_store_says_what_to_run),
+        FACT(another_environment_is_stale_and_named),
+        FACT(another_build_is_stale),
+        FACT(any_hidden_is_served_by_generic_variants),
+        FACT(a_variant_that_is_not_here_is_passed_over),
+        FACT(the_nearest_bucket_answers),
+        FACT(other_hardware_is_no_answer),
+        FACT(the_baseline_may_win),
+        FACT(only_a_finished_shape_is_swept),
+        FACT(a_killed_session_can_go_on),
+        FACT(a_failed_candidate_is_a_fact),
+        FACT(the_generation_changes_with_a_decision_only),
+        FACT(the_folder_and_the_file_are_private),
+        FACT(a_store_for_reading_refuses_to_write),
+        FACT(the_shipped_file_is_the_lowest_rung),
+        FACT(wrong_order_of_calls_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
