@@ -1,0 +1,150 @@
+/* What every kernel does around its payload: entry check, rotation of slots, bounded waits, faults.
+ *
+ * Rotation. The two slots of a region alternate by an epoch in device memory, one count per call,
+ * whatever the grid, the size or the algorithm. Every thread reads it on entry and branches on the
+ * same load (poison, generation) before its block arrives; the last block to arrive advances it, so
+ * no block of this call can read the new value, and the next call of the stream starts after this
+ * one has ended. The arrival comes behind the pushes: nobody waits for it.
+ *
+ * Two slots suffice. Rank A stores into slot e mod 2 of rank B for call e + 2 only after its own
+ * call e + 1 ended. That call needed B's contribution, which B pushed in its call e + 1, hence
+ * after B's call e had ended: B has read slot e mod 2 and re-armed it. This needs that every rank
+ * sends in every call and that nothing of a call (first push, epoch read, re-arming) comes before
+ * the previous kernel of the stream has ended: with dependent launch, the wait is first. The layout
+ * inside a slot may depend on the call's size, since a slot is all sentinel when its turn comes. */
+#ifndef RANKFOLD_CUDA_CALL_CUH
+#define RANKFOLD_CUDA_CALL_CUH
+
+#include "cuda/ptx.cuh"
+
+/* "Nothing has arrived here yet": a NaN pattern in every dtype. The producer rewrites exactly this
+ * word. */
+#define RF_SENTINEL 0xffffffffu
+#define RF_NAN_WORD 0x7fff7fffu
+
+#define RF_CHECK_EVERY                                                                             \
+    2048u /* polls between looks at clock, poison and abort: about a millisecond */
+#define RF_GIVE_UP UINT64_MAX
+
+RF_DEVICE rf_control *control_of(const rf_params *p, uint32_t rank)
+{
+    return (rf_control *)(void *)p->peer[rank];
+}
+
+/* Copies a verdict to the host's page: fault first, poison word last. */
+RF_COLD void report(const rf_params *p, uint32_t poison, uint32_t step, uint64_t sequence,
+                    uint64_t expected, uint64_t found)
+{
+    rf_page *page = (rf_page *)p->host_ctx;
+    store_word_sys(&page->fault.code, RF_POISON_CODE(poison));
+    store_word_sys(&page->fault.culprit, RF_POISON_CULPRIT(poison));
+    store_word_sys(&page->fault.step, step);
+    store_u64_sys(&page->fault.sequence, sequence);
+    store_u64_sys(&page->fault.expected, expected);
+    store_u64_sys(&page->fault.found, found);
+    fence_sys();
+    store_word_sys(&page->poison, poison);
+}
+
+/* The first thread of this rank to fail tells the host and all peers, so that everybody names the
+ * same culprit. */
+RF_COLD void fail(const rf_params *p, uint32_t rank, uint32_t world, uint32_t code,
+                  uint32_t culprit, uint32_t step, uint64_t sequence, uint64_t expected,
+                  uint64_t found)
+{
+    uint32_t poison = RF_POISON(culprit, code);
+    if (exchange_if_gpu(&control_of(p, rank)->poison, 0, poison) != 0) {
+        return;
+    }
+    for (uint32_t q = 0; q < world; q++) {
+        if (q != rank) {
+            store_word_sys(&control_of(p, q)->poison, poison);
+        }
+    }
+    report(p, poison, step, sequence, expected, found);
+}
+
+typedef struct rf_turn {
+    uint32_t ok;
+    uint32_t slot; /* 0 or 1 */
+    uint64_t epoch;
+} rf_turn;
+
+/* Entry check on the one load that was issued first. Refuses poisoned channels and params of
+ * another generation. */
+RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_pack16 control)
+{
+    rf_turn turn;
+    turn.epoch = control.w[0] | (uint64_t)control.w[1] << 32;
+    turn.slot = control.w[0] & (RF_SLOTS - 1);
+    turn.ok = control.w[2] == p->generation && control.w[3] == 0;
+    if (!turn.ok && thread_index() == 0) {
+        if (control.w[3]) {
+            report(p, control.w[3], RF_STEP_ENTRY, turn.epoch, 0, control.w[3]);
+        } else {
+            fail(p, rank, world, RF_FAULT_GENERATION, rank, RF_STEP_ENTRY, turn.epoch, control.w[2],
+                 p->generation);
+        }
+    }
+    return turn;
+}
+
+/* Every block, with or without work, once, behind its first pushes. */
+RF_DEVICE void arrive(const rf_params *p, uint32_t rank, const rf_turn *turn)
+{
+    rf_control *control = control_of(p, rank);
+    block_barrier(); /* all threads of the block have branched on the epoch */
+    if (thread_index() == 0 && increment_gpu(&control->busy, grid_size() - 1) == grid_size() - 1) {
+        store_u64_sys(&control->epoch, turn->epoch + 1);
+    }
+}
+
+RF_DEVICE uint32_t is_ready(rf_pack16 v)
+{
+    return v.w[0] != RF_SENTINEL && v.w[1] != RF_SENTINEL && v.w[2] != RF_SENTINEL &&
+           v.w[3] != RF_SENTINEL;
+}
+
+RF_DEVICE rf_pack16 no_sentinel(rf_pack16 v)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v.w[i] = v.w[i] == RF_SENTINEL ? RF_NAN_WORD : v.w[i];
+    }
+    return v;
+}
+
+RF_DEVICE rf_pack16 sentinel_pack(void)
+{
+    rf_pack16 v = {{RF_SENTINEL, RF_SENTINEL, RF_SENTINEL, RF_SENTINEL}};
+    return v;
+}
+
+/* Looks up from a fruitless wait. Returns when this call began to wait (pass it to the next look),
+ * or RF_GIVE_UP. In a two-shot, an owner that is itself kept waiting is not to blame: who waits for
+ * an answer grants an eighth more, in which the owner's verdict arrives. */
+RF_COLD uint64_t look_up(const rf_params *p, uint32_t rank, uint32_t world, uint32_t culprit,
+                         uint32_t step, uint64_t epoch, uint64_t since)
+{
+    uint64_t now = time_ns();
+    uint64_t limit = p->deadline_ns + (step == RF_STEP_ANSWER ? p->deadline_ns / 8 : 0);
+    rf_page *page = (rf_page *)p->host_ctx;
+    uint32_t poison = load_word_sys(&control_of(p, rank)->poison);
+    if (poison) {
+        if (load_word_sys(&page->poison) == 0) {
+            report(p, poison, step, epoch, 0, poison);
+        }
+        return RF_GIVE_UP;
+    }
+    if (load_word_sys(&page->abort)) {
+        fail(p, rank, world, RF_FAULT_ABORT, rank, step, epoch, 0, 0);
+        return RF_GIVE_UP;
+    }
+    if (since && now - since > limit) {
+        fail(p, rank, world, RF_FAULT_DEADLINE, culprit, step, epoch, limit, now - since);
+        return RF_GIVE_UP;
+    }
+    return since ? since : now;
+}
+
+#endif

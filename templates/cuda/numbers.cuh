@@ -1,0 +1,65 @@
+/* The numerics contract on packs of 16 bytes: sums in fp32 in rank order from rank 0's value, one
+ * rounding at the end. */
+#ifndef RANKFOLD_CUDA_NUMBERS_CUH
+#define RANKFOLD_CUDA_NUMBERS_CUH
+
+#include "cuda/ptx.cuh"
+
+/* RF_SHARD_DTYPE: code of RF_DTYPE_LIST, fixed for a whole shard. */
+#if RF_SHARD_DTYPE == 0
+#define RF_ELEMENT_BYTES 4
+#else
+#define RF_ELEMENT_BYTES 2
+#endif
+#define RF_LANES (16 / RF_ELEMENT_BYTES) /* elements of a pack */
+
+typedef struct rf_sums {
+    float f[RF_LANES];
+} rf_sums;
+
+RF_DEVICE rf_sums widen(rf_pack16 v)
+{
+    rf_sums s;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if RF_SHARD_DTYPE == 0
+        s.f[i] = float_of_bits(v.w[i]);
+#elif RF_SHARD_DTYPE == 1
+        s.f[2 * i] = float_of_bits(v.w[i] << 16);
+        s.f[2 * i + 1] = float_of_bits(v.w[i] & 0xffff0000u);
+#else
+        s.f[2 * i] = float_of_f16(v.w[i]);
+        s.f[2 * i + 1] = float_of_f16(v.w[i] >> 16);
+#endif
+    }
+    return s;
+}
+
+RF_DEVICE rf_sums add(rf_sums a, rf_pack16 v)
+{
+    rf_sums b = widen(v);
+#pragma unroll
+    for (int i = 0; i < RF_LANES; i++) {
+        a.f[i] += b.f[i];
+    }
+    return a;
+}
+
+/* No word of the result is the sentinel: NaNs come out canonical. */
+RF_DEVICE rf_pack16 narrow(rf_sums s)
+{
+    rf_pack16 v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if RF_SHARD_DTYPE == 0
+        v.w[i] = bits_of_float(s.f[i]);
+#elif RF_SHARD_DTYPE == 1
+        v.w[i] = bf16x2_of_floats(s.f[2 * i], s.f[2 * i + 1]);
+#else
+        v.w[i] = f16x2_of_floats(s.f[2 * i], s.f[2 * i + 1]);
+#endif
+    }
+    return v;
+}
+
+#endif

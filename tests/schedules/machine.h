@@ -1,0 +1,63 @@
+/* A machine of a few GPUs, small enough to try every order: the threads of a kernel are fibres, one
+ * runs at a time, and a seeded scheduler decides at each access who goes on. Words stored to a
+ * region linger and arrive one by one, in any order but that of one address; stores of a kernel to
+ * its own region have arrived when the kernel ends, stores to peers may take longer. Wide accesses
+ * are four words. The same seed gives the same run. */
+#ifndef RANKFOLD_TESTS_MACHINE_H
+#define RANKFOLD_TESTS_MACHINE_H
+
+#include "abi.h"
+
+typedef struct __attribute__((aligned(16))) rf_pack16 {
+    uint32_t w[4];
+} rf_pack16;
+
+typedef void (*machine_kernel)(rf_params params);
+
+/* What the machine may get wrong on purpose: each has to be found by some seed. */
+typedef enum machine_flaw {
+    FLAW_NONE,
+    FLAW_ONE_SLOT,    /* both slots are one */
+    FLAW_BLOCK_EPOCH, /* every block advances the epoch, not the last one */
+    FLAW_NO_WAIT,     /* dependent kernels do not wait for the one before */
+    FLAW_NO_REARM     /* what was read is not re-armed */
+} machine_flaw;
+
+typedef struct machine_config {
+    uint64_t seed;
+    uint32_t world;
+    uint64_t slot_bytes;
+    uint64_t epoch; /* first epoch of every region */
+    machine_flaw flaw;
+} machine_config;
+
+typedef struct machine machine;
+
+machine *machine_create(const machine_config *config);
+void machine_destroy(machine *m);
+/* Appends a kernel to the rank's stream. `params` gets peers, rank, grid, slots and deadline from
+ * the machine. */
+void machine_launch(machine *m, uint32_t rank, machine_kernel kernel, uint32_t grid,
+                    uint32_t threads, int dependent, rf_params params);
+/* Runs all streams to their ends. 0, or -1: nothing moved for so long that it is a hang. */
+int machine_run(machine *m);
+uint32_t machine_random(machine *m, uint32_t below);
+/* 1 = the region is as a new one but for its epoch. */
+int machine_region_is_clean(const machine *m, uint32_t rank);
+const rf_page *machine_page(const machine *m, uint32_t rank);
+
+/* ---- for the functions of cuda/ptx.cuh, from within a fibre ---- */
+uint32_t machine_thread(void);
+uint32_t machine_block(void);
+uint32_t machine_grid(void);
+void machine_step(void); /* somebody else may run now */
+uint32_t machine_load(const uint32_t *at);
+void machine_store(uint32_t *at, uint32_t word);
+void machine_store_now(uint32_t *at, uint32_t word);
+void machine_barrier(void);
+void machine_wait(void);
+void machine_trigger(void);
+uint64_t machine_time(void);
+machine_flaw machine_flawed(void);
+
+#endif
