@@ -134,6 +134,7 @@ int rf_cli_shape_parse(const char *text, rf_shape *out);
 #define RF_CLI_SHAPE 64
 const char *rf_cli_shape_text(const rf_shape *shape, char out[RF_CLI_SHAPE]);
 uint64_t rf_cli_shape_bytes(const rf_shape *shape);
+uint64_t rf_cli_shapes_largest(const rf_cli_shapes *s); /* bytes */
 /* "64 KiB" */
 const char *rf_cli_bytes_text(uint64_t bytes, char out[24]);
 
@@ -152,7 +153,7 @@ typedef struct rf_cli_setup {
     const char *db;          /* NULL = the user's */
     const char *shipped;     /* NULL = none */
     uint32_t store_flags;    /* RF_STORE_READ or 0 */
-    uint64_t capacity_bytes; /* 0 = library default */
+    uint64_t capacity_bytes; /* largest tensor */
     uint32_t channels;
     uint32_t deadline_ms;
 } rf_cli_setup;

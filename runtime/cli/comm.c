@@ -20,7 +20,7 @@ int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli
     rf_config config = RF_CONFIG_INIT;
     config.packs = rf_cli_packs;
     config.n_packs = rf_cli_n_packs;
-    config.capacity_bytes = setup->capacity_bytes;
+    config.capacity_bytes = setup->capacity_bytes < 4096 ? 4096 : setup->capacity_bytes;
     config.channels = setup->channels;
     config.deadline_ms = setup->deadline_ms;
     if (boot->rank == 0) {

@@ -65,6 +65,15 @@ uint64_t rf_cli_shape_bytes(const rf_shape *s)
     return s->rows * s->hidden * rf_dtype_size(s->dtype);
 }
 
+uint64_t rf_cli_shapes_largest(const rf_cli_shapes *s)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < s->n; i++)
+        if (rf_cli_shape_bytes(&s->list[i]) > bytes)
+            bytes = rf_cli_shape_bytes(&s->list[i]);
+    return bytes;
+}
+
 const char *rf_cli_bytes_text(uint64_t bytes, char out[24])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB"};

@@ -8,15 +8,6 @@ typedef struct job {
     rf_tune_options options;
 } job;
 
-static uint64_t largest(const rf_cli_shapes *s)
-{
-    uint64_t bytes = 4096;
-    for (size_t i = 0; i < s->n; i++)
-        if (rf_cli_shape_bytes(&s->list[i]) > bytes)
-            bytes = rf_cli_shape_bytes(&s->list[i]);
-    return bytes;
-}
-
 static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict)
 {
     char shape[RF_CLI_SHAPE], bytes[24];
@@ -74,7 +65,7 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     rf_error err = {0};
     rf_tune_summary summary = {0};
     rf_cli_progress progress = {0};
-    j->setup.capacity_bytes = largest(&j->shapes);
+    j->setup.capacity_bytes = rf_cli_shapes_largest(&j->shapes);
     if (rf_cli_comm_open(&j->setup, boot, &c))
         return RF_CLI_FAILURE;
     if (boot->rank == 0) {

@@ -1,5 +1,6 @@
 /* What is in a pack, for people. */
 #include "abi.h"
+#include "core/codes.h"
 #include "core/hash.h"
 #include "rankfold.h"
 
@@ -7,16 +8,6 @@ static int fits(const rf_pack *pack)
 {
     return pack && pack->abi == RF_ABI && pack->size == sizeof *pack;
 }
-
-#define RF_X(NAME, text, code) [code] = (text),
-static const char *const algorithms[] = {RF_ALGO_LIST(RF_X)};
-static const char *const transports[] = {RF_TRANSPORT_LIST(RF_X)};
-static const char *const wires[] = {RF_WIRE_LIST(RF_X)};
-static const char *const isas[] = {RF_ISA_LIST(RF_X)};
-static const char *const copies[] = {RF_COPY_LIST(RF_X)};
-#undef RF_X
-
-#define TEXT(list, code) ((code) < sizeof(list) / sizeof *(list) ? (list)[code] : "unknown")
 
 size_t rf_pack_count(const rf_pack *pack)
 {
@@ -50,11 +41,11 @@ rf_result rf_pack_variant(const rf_pack *pack, size_t i, rf_variant_info *out)
         .dtype = (rf_dtype)v->dtype,
         .world = v->world,
         .hidden = v->hidden,
-        .algorithm = TEXT(algorithms, v->algo),
-        .transport = TEXT(transports, v->transport),
-        .wire = TEXT(wires, v->wire),
-        .isa = TEXT(isas, v->isa),
-        .copy = TEXT(copies, v->copy),
+        .algorithm = rfi_algo_text(v->algo),
+        .transport = rfi_transport_text(v->transport),
+        .wire = rfi_wire_text(v->wire),
+        .isa = rfi_isa_text(v->isa),
+        .copy = rfi_copy_text(v->copy),
         .unroll = v->unroll,
         .reassoc = (v->flags & RF_VARIANT_REASSOC) != 0,
         .lossy = (v->flags & RF_VARIANT_LOSSY) != 0,
