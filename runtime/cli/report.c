@@ -1,0 +1,379 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/database.h"
+
+extern char **environ;
+
+/* gnuplot executes what it finds in backticks, so nothing from the database ever enters a script:
+ * scripts are made of the constants below and of integers; measurements go into data files, as
+ * numbers. Text from the database goes into the page, escaped. */
+
+typedef struct report {
+    FILE *page;
+    rfi_db db;
+    char folder[256]; /* temporary, for gnuplot */
+    rf_error err;
+    rf_result rc; /* first failure */
+} report;
+
+/* ---- text into the page ---- */
+
+static void escaped(FILE *f, const char *text)
+{
+    static const struct {
+        char c;
+        const char *entity;
+    } entities[] = {{'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
+    for (; *text; text++) {
+        const char *entity = NULL;
+        for (size_t i = 0; i < sizeof entities / sizeof *entities; i++)
+            if (*text == entities[i].c)
+                entity = entities[i].entity;
+        if (entity)
+            fputs(entity, f);
+        else if ((unsigned char)*text >= 0x20 || *text == '\n')
+            fputc(*text, f);
+    }
+}
+
+static void cell_row(void *ctx, sqlite3_stmt *row)
+{
+    report *r = ctx;
+    fputs("<tr>", r->page);
+    for (int i = 0; i < sqlite3_column_count(row); i++) {
+        int type = sqlite3_column_type(row, i);
+        int number = type == SQLITE_INTEGER || type == SQLITE_FLOAT;
+        fprintf(r->page, "<td%s>", number ? " class=n" : "");
+        escaped(r->page, rf_cli_column(row, i));
+        fputs("</td>", r->page);
+    }
+    fputs("</tr>\n", r->page);
+}
+
+/* A section: heading, column names, and what the query gives. All texts but the rows are ours. */
+static void table(report *r, const char *title, const char *columns, const char *sql)
+{
+    if (r->rc != RF_OK)
+        return;
+    fprintf(r->page, "<h2>%s</h2>\n<table><tr>", title);
+    for (const char *p = columns;; p++) {
+        size_t n = strcspn(p, "|");
+        fprintf(r->page, "<th>%.*s</th>", (int)n, p);
+        p += n;
+        if (!*p)
+            break;
+    }
+    fputs("</tr>\n", r->page);
+    r->rc = rf_cli_db_query(&r->db, sql, 0, NULL, cell_row, r, &r->err);
+    fputs("</table>\n", r->page);
+}
+
+/* ---- curves ---- */
+
+#define MAX_WORLD 8
+
+typedef struct chart {
+    const char *quantity, *label; /* column of the data, axis */
+    int logarithmic;
+} chart;
+
+static const chart charts[] = {
+    {"2", "microseconds a call", 1},
+    {"($1/$2/1000)", "GB/s", 0},
+};
+
+/* One data file a world: bytes and microseconds. counts[world] = points. */
+typedef struct points {
+    const report *r;
+    FILE *file[MAX_WORLD + 1];
+    unsigned counts[MAX_WORLD + 1];
+} points;
+
+static void one_point(void *ctx, sqlite3_stmt *row)
+{
+    points *p = ctx;
+    int world = sqlite3_column_int(row, 0);
+    if (world < 1 || world > MAX_WORLD)
+        return;
+    char path[300];
+    snprintf(path, sizeof path, "%s/world%d", p->r->folder, world);
+    if (!p->file[world])
+        p->file[world] = fopen(path, "we");
+    if (!p->file[world])
+        return;
+    fprintf(p->file[world], "%lld %.6f\n", (long long)sqlite3_column_int64(row, 1),
+            sqlite3_column_double(row, 2));
+    p->counts[world]++;
+}
+
+static rf_result fail(report *r, const char *what)
+{
+    r->err.code = RF_E_SYSTEM;
+    snprintf(r->err.text, sizeof r->err.text, "%.300s: %s", what, strerror(errno));
+    return r->rc = RF_E_SYSTEM;
+}
+
+static int write_script(report *r, const chart *c, const points *p, int number)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/script", r->folder);
+    FILE *f = fopen(path, "we");
+    if (!f)
+        return 0;
+    fprintf(f,
+            "set terminal svg size 620,340 font 'sans-serif,12' name 'chart%d' noenhanced\n"
+            "set output 'curves.svg'\nset logscale x 2\nset format x '%%.0b %%B'\n%s"
+            "set xlabel 'bytes'\nset ylabel '%s'\nset key top left\nset grid\nplot ",
+            number, c->logarithmic ? "set logscale y\n" : "set yrange [0:*]\n", c->label);
+    const char *comma = "";
+    for (int w = 1; w <= MAX_WORLD; w++)
+        if (p->counts[w]) {
+            fprintf(f, "%s'world%d' using 1:%s with linespoints linewidth 2 title '%d %s'", comma,
+                    w, c->quantity, w, w == 1 ? "rank" : "ranks");
+            comma = ", ";
+        }
+    fputc('\n', f);
+    return fclose(f) == 0;
+}
+
+static int run_gnuplot(report *r)
+{
+    char *const argv[] = {(char *)"gnuplot", (char *)"-d", (char *)"script", NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t pid;
+    int status = 0;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addchdir_np(&actions, r->folder);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    int rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (rc == 0)
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+            ;
+    int missing = rc == ENOENT || (WIFEXITED(status) && WEXITSTATUS(status) == 127);
+    if (rc == 0 && status == 0)
+        return 1;
+    r->rc = r->err.code = RF_E_SYSTEM;
+    if (missing)
+        snprintf(r->err.text, sizeof r->err.text,
+                 "gnuplot is not installed (Debian: gnuplot-nox); the report needs it for curves");
+    else
+        snprintf(r->err.text, sizeof r->err.text, "gnuplot failed: %s",
+                 rc ? strerror(rc) : "see its message above");
+    return 0;
+}
+
+/* Copies the drawing from its <svg> on: a declaration has no place inside a page. */
+static void include_drawing(report *r)
+{
+    char path[300], line[4096];
+    snprintf(path, sizeof path, "%s/curves.svg", r->folder);
+    FILE *f = fopen(path, "re");
+    int inside = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        const char *start = inside ? line : strstr(line, "<svg");
+        if (start) {
+            inside = 1;
+            fputs(start, r->page);
+        }
+    }
+    if (!f || !inside)
+        fail(r, "the drawing that gnuplot made");
+    if (f)
+        fclose(f);
+}
+
+static void draw(report *r, const points *p, int *number)
+{
+    for (size_t c = 0; c < sizeof charts / sizeof *charts && r->rc == RF_OK; c++) {
+        if (!write_script(r, &charts[c], p, ++*number))
+            fail(r, "a script for gnuplot");
+        else if (run_gnuplot(r))
+            include_drawing(r);
+    }
+}
+
+/* The measured winners of one host, dtype and mode: a curve for each world. */
+static void curves(report *r, const char *hw, const char *dtype, const char *mode, int *number)
+{
+    static const char sql[] =
+        "SELECT world, rows * hidden * CASE dtype WHEN 'f32' THEN 4 ELSE 2 END AS bytes, "
+        "min(median_us) FROM measurements WHERE outcome = 'ok' AND hw_fp = ?1 AND dtype = ?2 AND "
+        "mode = ?3 GROUP BY world, bytes ORDER BY world, bytes";
+    const char *const texts[] = {hw, dtype, mode};
+    points p = {.r = r};
+    unsigned total = 0;
+    r->rc = rf_cli_db_query(&r->db, sql, 3, texts, one_point, &p, &r->err);
+    for (int w = 1; w <= MAX_WORLD; w++) {
+        total += p.counts[w];
+        if (p.file[w] && fclose(p.file[w]) != 0)
+            fail(r, "data for gnuplot");
+    }
+    if (r->rc != RF_OK || total == 0)
+        return;
+    fprintf(r->page, "<h3>%s, %s</h3>\n<div class=charts>\n", dtype, mode);
+    draw(r, &p, number);
+    fputs("</div>\n", r->page);
+}
+
+typedef struct host_list {
+    char hw[64][RFI_HEX];
+    size_t n;
+} host_list;
+
+static void one_host(void *ctx, sqlite3_stmt *row)
+{
+    host_list *list = ctx;
+    if (list->n < sizeof list->hw / sizeof *list->hw)
+        snprintf(list->hw[list->n++], RFI_HEX, "%s", rf_cli_column(row, 0));
+}
+
+static void all_curves(report *r)
+{
+    static const char *const modes[] = {"eager", "graph"};
+    host_list hosts = {.n = 0};
+    int number = 0;
+    if (r->rc == RF_OK)
+        r->rc = rf_cli_db_query(&r->db, "SELECT hw_fp FROM host ORDER BY hw_fp", 0, NULL, one_host,
+                                &hosts, &r->err);
+    for (size_t h = 0; h < hosts.n && r->rc == RF_OK; h++) {
+        fputs("<h2>Curves of hardware ", r->page);
+        escaped(r->page, hosts.hw[h]);
+        fputs("</h2>\n<p>The fastest candidate at each size.</p>\n", r->page);
+        for (int d = 0; rf_dtype_name((rf_dtype)d) && r->rc == RF_OK; d++)
+            for (size_t m = 0; m < 2 && r->rc == RF_OK; m++)
+                curves(r, hosts.hw[h], rf_dtype_name((rf_dtype)d), modes[m], &number);
+    }
+}
+
+/* ---- the page ---- */
+
+static const char head[] =
+    "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>\n<title>Rankfold report</title>\n"
+    "<style>body{font:15px/1.4 sans-serif;margin:2em auto;max-width:82em;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse;font-size:13px}td,th{padding:.2em .7em;border-bottom:1px solid "
+    "#ddd;text-align:left;vertical-align:top;white-space:pre-line}td.n{text-align:right}"
+    ".charts{display:flex;flex-wrap:wrap}</style></head><body>\n";
+
+static void write_page(report *r)
+{
+    char now[RFI_UTC];
+    rfi_utc_now(now);
+    fprintf(r->page, "%s<h1>Rankfold %s: what was measured</h1>\n<p>%s, from ", head,
+            rf_version_string(), now);
+    escaped(r->page, r->db.path);
+    fputs("</p>\n", r->page);
+    table(r, "Hosts", "hardware|architecture|sessions|environments|last tuned|decisions|what it is",
+          "SELECT hw_fp, architecture, campaigns, environments, last_tuned_utc, decisions, hw_text "
+          "FROM hosts ORDER BY hw_fp");
+    all_curves(r);
+    table(r, "What runs",
+          "architecture|op|ranks|dtype|mode|hidden|up to bytes|variant|grid|us|+-|tuned|hardware",
+          "SELECT architecture, op, world, dtype, mode, hidden, bucket_bytes, variant, grid, "
+          "median_us, noise_us, tuned_utc, substr(hw_fp, 1, 8) FROM runs");
+    table(r, "Why",
+          "op|ranks|dtype|mode|hidden|up to bytes|variant|grid|us|runner-up|grid|us|margin %|"
+          "verdict",
+          "SELECT op, world, dtype, mode, hidden, bucket_bytes, variant, grid, median_us, "
+          "runner_up, runner_up_grid, runner_up_us, margin_pct, verdict FROM why");
+    table(r, "Stale", "op|ranks|dtype|mode|hidden|up to bytes|variant|reason|tuned",
+          "SELECT op, world, dtype, mode, hidden, bucket_bytes, variant, reason, tuned_utc "
+          "FROM stale");
+    table(
+        r, "Candidates that did not work", "variant|outcome|ranks|dtype|mode|rows|hidden|grid|when",
+        "SELECT variant, outcome, world, dtype, mode, rows, hidden, grid, started_utc FROM failed "
+        "WHERE outcome <> 'infeasible' ORDER BY started_utc, variant LIMIT 1000");
+    table(r, "Sessions", "session|started|finished|state|shapes|swept|measurements|tool|policy",
+          "SELECT substr(campaign, 1, 8), started_utc, finished_utc, state, shapes, swept, "
+          "measurements, tool, policy FROM campaigns ORDER BY started_utc");
+    fputs("</body></html>\n", r->page);
+}
+
+static void remove_folder(const report *r)
+{
+    static const char *const fixed[] = {"script", "curves.svg"};
+    char path[300];
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        snprintf(path, sizeof path, "%s/%s", r->folder, fixed[i]);
+        unlink(path);
+    }
+    for (int w = 1; w <= MAX_WORLD; w++) {
+        snprintf(path, sizeof path, "%s/world%d", r->folder, w);
+        unlink(path);
+    }
+    rmdir(r->folder);
+}
+
+static rf_result make_folder(report *r)
+{
+    const char *tmp = getenv("TMPDIR");
+    int n = snprintf(r->folder, sizeof r->folder, "%s/rankfold-report-XXXXXX",
+                     tmp && *tmp ? tmp : "/tmp");
+    if ((size_t)n >= sizeof r->folder)
+        errno = ENAMETOOLONG;
+    else if (mkdtemp(r->folder))
+        return RF_OK;
+    r->folder[0] = 0;
+    return fail(r, "a temporary folder");
+}
+
+/* Written beside the target and renamed, so that a failure leaves no half page. */
+static rf_result write_report(report *r, const char *target)
+{
+    char partial[4200];
+    snprintf(partial, sizeof partial, "%s.partial", target);
+    r->page = fopen(partial, "we");
+    if (!r->page)
+        return fail(r, partial);
+    write_page(r);
+    int written = !ferror(r->page);
+    if (fclose(r->page) != 0 || !written)
+        fail(r, partial);
+    if (r->rc == RF_OK && rename(partial, target) != 0)
+        fail(r, target);
+    if (r->rc != RF_OK)
+        unlink(partial);
+    return r->rc;
+}
+
+int rf_cli_report(int argc, char **argv)
+{
+    const char *db = NULL, *target = "rankfold-report.html";
+    int rest;
+    const rf_cli_option options[] = {
+        {"db", 0, "FILE", RF_CLI_TEXT, &db,
+         "tactic database (default $RANKFOLD_DB, else the user's)"},
+        {"output", 'o', "FILE", RF_CLI_TEXT, &target, "the page (default rankfold-report.html)"},
+    };
+    const rf_cli_syntax syntax =
+        RF_CLI_SYNTAX("report", "[OPTIONS]",
+                      "Writes one HTML page, with everything in it, about what a tactic database\n"
+                      "knows: hosts, curves (drawn by gnuplot), what runs and why.",
+                      options, 0, 0);
+    int code = rf_cli_parse(&syntax, argc, argv, &rest);
+    if (code >= 0)
+        return code;
+    report r = {.rc = RF_OK};
+    r.rc = rf_cli_db_open(db, &r.db, &r.err);
+    if (r.rc == RF_OK && make_folder(&r) == RF_OK) {
+        write_report(&r, target);
+        remove_folder(&r);
+    }
+    rfi_db_close(&r.db);
+    if (r.rc != RF_OK)
+        return rf_cli_failed("report", &r.err);
+    printf("%s\n", target);
+    return RF_CLI_OK;
+}
