@@ -15,7 +15,7 @@ size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS])
     for (size_t i = 0; i < RFI_GRIDS; i++) {
         uint64_t step = (uint64_t)step_kib[i] * 1024;
         int last = step >= bytes || i + 1 == RFI_GRIDS;
-        if (last || bytes / step < MAX_STEPS)
+        if (last || bytes / step <= MAX_STEPS)
             grids[n++] = step_kib[i];
         if (last)
             break;

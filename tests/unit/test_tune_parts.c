@@ -1,0 +1,217 @@
+/* The tuner's pure parts: statistics, the space of grids, test data. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tune/candidates.h"
+#include "tune/data.h"
+#include "tune/stats.h"
+
+static void test_statistics_of_an_odd_number(void **state)
+{
+    (void)state;
+    double samples[] = {5, 1, 9, 3, 100};
+    rfi_stats s = rfi_stats_of(samples, 5);
+    assert_true(s.n == 5 && s.min == 1 && s.p10 == 1 && s.median == 5 && s.p90 == 100);
+    assert_true(s.max == 100);
+    assert_true(s.mad == 4); /* of 0 2 4 4 95 */
+}
+
+static void test_statistics_of_an_even_number(void **state)
+{
+    (void)state;
+    double samples[] = {4, 2};
+    rfi_stats s = rfi_stats_of(samples, 2);
+    assert_true(s.median == 3 && s.min == 2 && s.max == 4 && s.mad == 1);
+}
+
+static void test_statistics_of_one_and_none(void **state)
+{
+    (void)state;
+    double one[] = {7};
+    rfi_stats s = rfi_stats_of(one, 1);
+    assert_true(s.median == 7 && s.p10 == 7 && s.p90 == 7 && s.mad == 0);
+    assert_true(rfi_stats_of(one, 0).n == 0);
+}
+
+static void test_small_payloads_have_one_grid(void **state)
+{
+    (void)state;
+    uint32_t grids[RFI_GRIDS];
+    assert_int_equal(rfi_grids(1, grids), 1);
+    assert_int_equal(rfi_grids(16 * 1024, grids), 1);
+    assert_int_equal(grids[0], 16);
+}
+
+static void test_every_grid_but_the_last_cuts_the_payload(void **state)
+{
+    (void)state;
+    for (uint64_t bytes = 1; bytes < 64u << 20; bytes += 1 + bytes / 3) {
+        uint32_t grids[RFI_GRIDS];
+        size_t n = rfi_grids(bytes, grids);
+        assert_in_range(n, 1, RFI_GRIDS);
+        for (size_t i = 0; i + 1 < n; i++) {
+            assert_true(grids[i] < grids[i + 1]);
+            assert_true(grids[i] * UINT64_C(1024) < bytes);
+        }
+    }
+}
+
+static void test_tiny_steps_of_large_payloads_are_left_out(void **state)
+{
+    (void)state;
+    uint32_t grids[RFI_GRIDS];
+    assert_int_equal(rfi_grids(UINT64_C(64) << 20, grids), 2);
+    assert_int_equal(grids[0], 256);
+    assert_int_equal(grids[1], 1024);
+}
+
+/* ---- data ---- */
+
+static const uint64_t count = 2 * RFI_PERIOD + 17; /* several periods and a tail */
+
+static void open_filled(rfi_data *d, rf_dtype dtype)
+{
+    assert_int_equal(rfi_data_open(d, dtype, count, 1, 3, NULL), RF_OK);
+    rfi_data_fill(d, 42, 1);
+}
+
+/* What a right kernel leaves: the oracle's sum of all three ranks' whole inputs. */
+static void sum_rightly(rfi_data *d, unsigned char *out)
+{
+    rfi_data others[3];
+    const void *in[3];
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(rfi_data_open(&others[r], d->dtype, count, r, 3, NULL), RF_OK);
+        rfi_data_fill(&others[r], 42, 1);
+        in[r] = others[r].in;
+    }
+    assert_int_equal(rf_oracle_all_reduce(in, out, count, d->dtype, 3), RF_OK);
+    for (int r = 0; r < 3; r++)
+        rfi_data_close(&others[r]);
+}
+
+static void test_the_oracles_sum_is_right(void **state)
+{
+    (void)state;
+    for (int dtype = 0; rf_dtype_name((rf_dtype)dtype); dtype++) {
+        rfi_data d;
+        uint64_t index;
+        open_filled(&d, (rf_dtype)dtype);
+        sum_rightly(&d, d.out);
+        assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_RIGHT);
+        rfi_data_close(&d);
+    }
+}
+
+static void test_untouched_output_is_wrong(void **state)
+{
+    (void)state;
+    rfi_data d;
+    uint64_t index;
+    open_filled(&d, RF_BF16);
+    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_WRONG);
+    assert_int_equal(index, 0);
+    rfi_data_close(&d);
+}
+
+static void test_one_wrong_bit_is_found_where_it_is(void **state)
+{
+    (void)state;
+    rfi_data d;
+    uint64_t index;
+    open_filled(&d, RF_F16);
+    sum_rightly(&d, d.out);
+    d.out[2 * (count - 1)] ^= 1;
+    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_WRONG);
+    assert_int_equal(index, count - 1);
+    rfi_data_close(&d);
+}
+
+static void test_a_byte_behind_the_output_is_found(void **state)
+{
+    (void)state;
+    rfi_data d;
+    uint64_t index;
+    open_filled(&d, RF_F32);
+    sum_rightly(&d, d.out);
+    d.out[4 * count] = 0;
+    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_BEYOND);
+    rfi_data_close(&d);
+}
+
+static void test_a_changed_input_is_found_unless_in_place(void **state)
+{
+    (void)state;
+    rfi_data d;
+    uint64_t index;
+    open_filled(&d, RF_F32);
+    sum_rightly(&d, d.out);
+    d.in[4 * 70000] ^= 1;
+    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_INPUT);
+    assert_int_equal(index, 70000);
+    assert_int_equal(rfi_data_judge(&d, 1, &index), RFI_DATA_RIGHT);
+    rfi_data_close(&d);
+}
+
+static void test_seeds_give_other_data(void **state)
+{
+    (void)state;
+    rfi_data a, b;
+    open_filled(&a, RF_F32);
+    open_filled(&b, RF_F32);
+    assert_memory_equal(a.in, b.in, 4 * count);
+    rfi_data_fill(&b, 43, 1);
+    assert_memory_not_equal(a.in, b.in, 64);
+    assert_memory_not_equal(a.inputs[0], a.inputs[2], 64);
+    rfi_data_close(&a);
+    rfi_data_close(&b);
+}
+
+/* Does the period of rank 1 hold this float? */
+static int holds(const rfi_data *d, uint32_t bits)
+{
+    for (uint64_t i = 0; i < d->period; i++)
+        if (memcmp(d->inputs[1] + 4 * i, &bits, 4) == 0)
+            return 1;
+    return 0;
+}
+
+static void test_special_values_are_in_special_data_only(void **state)
+{
+    (void)state;
+    static const uint32_t specials[] = {0x00000000, 0x80000000, 0x7F800000, 0xFF800000,
+                                        0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF,
+                                        0x00000001, 0x807FFFFF, 0x00800000};
+    rfi_data d;
+    open_filled(&d, RF_F32);
+    for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
+        assert_true(holds(&d, specials[i]));
+    rfi_data_fill(&d, 42, 0);
+    for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
+        assert_false(holds(&d, specials[i]));
+    rfi_data_close(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_statistics_of_an_odd_number),
+        cmocka_unit_test(test_statistics_of_an_even_number),
+        cmocka_unit_test(test_statistics_of_one_and_none),
+        cmocka_unit_test(test_small_payloads_have_one_grid),
+        cmocka_unit_test(test_every_grid_but_the_last_cuts_the_payload),
+        cmocka_unit_test(test_tiny_steps_of_large_payloads_are_left_out),
+        cmocka_unit_test(test_the_oracles_sum_is_right),
+        cmocka_unit_test(test_untouched_output_is_wrong),
+        cmocka_unit_test(test_one_wrong_bit_is_found_where_it_is),
+        cmocka_unit_test(test_a_byte_behind_the_output_is_found),
+        cmocka_unit_test(test_a_changed_input_is_found_unless_in_place),
+        cmocka_unit_test(test_seeds_give_other_data),
+        cmocka_unit_test(test_special_values_are_in_special_data_only),
+    };
+    return cmocka_run_group_tests_name("tuner's parts", tests, NULL, NULL);
+}
