@@ -39,7 +39,7 @@ const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name);
  * store, or it was lost). Local, loads the shard; the tuner calls it on every rank with the same
  * arguments. Rung EXACT. */
 rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const rf_variant *variant,
-                       uint32_t grid, double median_ns, rf_error *err);
+                       uint32_t grid, double median_us, rf_error *err);
 
 /* Group facts, equal on all ranks after create. */
 const rfi_fingerprint *rfi_hw(const rf_comm *comm);

@@ -63,7 +63,7 @@ static rf_result obey(rfi_session *s, const rfi_order *o, reply *r, rf_error *er
         return rf_prepare(s->comm, s->channel, s->shapes, s->n, err);
     case RFI_ORDER_SET:
         return rfi_plan_set(s->comm, s->channel, &s->shapes[o->shape], variant, o->grid,
-                            o->median_ns, err);
+                            o->median_ns / 1000, err);
     case RFI_ORDER_END:
         break;
     }

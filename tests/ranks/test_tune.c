@@ -1,0 +1,570 @@
+/* Tuning sessions of several ranks: honest candidates come from the small pack, bad ones are C
+ * functions here. Cases F29, F30, F34, F36. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../ranks.h"
+#include "core/group.h"
+
+RF_DECLARE_PACK(cpu_small);
+extern const int rfi_abi_1;
+
+/* ---- candidates that misbehave, for two ranks and f32; the honest work is a variant's of the
+ * small pack ---- */
+
+static rf_cpu_entry honest; /* generic one-shot, f32, world 2 */
+
+static void kernel_good(const rf_params *p)
+{
+    honest(p);
+}
+
+static void kernel_wrong_on_rank_1(const rf_params *p)
+{
+    honest(p);
+    if (p->rank == 1)
+        ((unsigned char *)p->out)[p->count * 4 - 1] ^= 1;
+}
+
+static void kernel_hangs(const rf_params *p)
+{
+    rf_region *peer = (rf_region *)p->peer[1 - p->rank];
+    p->host->wait(p, 1 - p->rank, &peer->arrive, UINT64_MAX, RF_STEP_ARRIVE);
+}
+
+static void kernel_slow(const rf_params *p)
+{
+    usleep(3000);
+    honest(p);
+}
+
+#define FAKE(letter, kernel)                                                                       \
+    {                                                                                              \
+        .hash = {0xFA, letter}, .name = #kernel, .world = 2, .unroll = 1, .entry = kernel          \
+    }
+static const rf_variant fakes[] = {
+    FAKE('g', kernel_good),
+    FAKE('h', kernel_hangs),
+    FAKE('s', kernel_slow),
+    FAKE('w', kernel_wrong_on_rank_1),
+};
+static const rf_shard fake_shard = {
+    .name = "fake", .world = 2, .n = sizeof fakes / sizeof *fakes, .variants = fakes};
+static const rf_shard *const fake_shards[] = {&fake_shard};
+static const rf_pack fake_pack = {
+    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_1, 1, sizeof fakes / sizeof *fakes, fake_shards,
+};
+
+static void find_honest(void)
+{
+    for (uint32_t s = 0; s < rf_pack_cpu_small.n_shards; s++)
+        for (uint32_t i = 0; i < rf_pack_cpu_small.shards[s]->n; i++) {
+            const rf_variant *v = &rf_pack_cpu_small.shards[s]->variants[i];
+            if (v->world == 2 && v->dtype == RF_F32 && v->hidden == 0 && v->isa == 0 &&
+                v->algo == 0)
+                honest = v->entry;
+        }
+}
+
+/* ---- a store that fails, or kills, at the k-th transaction ---- */
+
+static struct {
+    rf_store base; /* what the comm sees */
+    rf_store *real;
+    int wrap;   /* use it at all */
+    int left;   /* records that still work */
+    int deadly; /* then: killed, instead of a full disk */
+} bad;
+
+static int bad_lookup(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx,
+                      rfi_decision *out)
+{
+    (void)s;
+    return bad.real->v->lookup(bad.real, key, have, ctx, out);
+}
+static int bad_swept(rf_store *s, const rfi_key *key)
+{
+    (void)s;
+    return bad.real->v->swept(bad.real, key);
+}
+static int bad_measured(rf_store *s, const rfi_key *key, const rf_variant *v, uint32_t grid,
+                        rfi_measurement *out)
+{
+    (void)s;
+    return bad.real->v->measured(bad.real, key, v, grid, out);
+}
+static rf_result bad_begin(rf_store *s, const rfi_campaign *c, rf_error *err)
+{
+    (void)s;
+    return bad.real->v->begin(bad.real, c, err);
+}
+static rf_result bad_record(rf_store *s, const rfi_measurement *m, size_t n, rf_error *err)
+{
+    (void)s;
+    if (bad.left-- > 0)
+        return bad.real->v->record(bad.real, m, n, err);
+    if (bad.deadly)
+        raise(SIGKILL);
+    return rfi_fail(err, RF_E_DB_FULL, 0, "test", "no space left, says the test");
+}
+static rf_result bad_finish(rf_store *s, const rfi_key *key, rf_error *err)
+{
+    (void)s;
+    return bad.real->v->finish_shape(bad.real, key, err);
+}
+static rf_result bad_end(rf_store *s, rf_error *err)
+{
+    (void)s;
+    return bad.real->v->end(bad.real, err);
+}
+static uint64_t bad_generation(rf_store *s)
+{
+    (void)s;
+    return bad.real->v->generation(bad.real);
+}
+static const char *bad_warning(const rf_store *s)
+{
+    (void)s;
+    return bad.real->v->warning(bad.real);
+}
+static void bad_close(rf_store *s)
+{
+    (void)s;
+    bad.real->v->close(bad.real);
+}
+static const rfi_store_vtable bad_vtable = {
+    bad_lookup, bad_swept, bad_measured,   bad_begin,   bad_record,
+    bad_finish, bad_end,   bad_generation, bad_warning, bad_close,
+};
+
+/* ---- one rank's comm ---- */
+
+typedef struct rank_comm {
+    rf_comm *comm;
+    rf_store *store; /* rank 0 */
+} rank_comm;
+
+static void path_of(const char *name, char out[300])
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(out, 300, "%s/%s.db", folder ? folder : "/tmp", name);
+}
+
+/* Every test has a database of its own name; NULL = no store. */
+static rank_comm open_comm(int rank, int world, const char *db)
+{
+    rank_comm c = {0};
+    rf_error err = {0};
+    rf_bootstrap boot;
+    char name[64], path[300];
+    const rf_pack *packs[] = {&fake_pack};
+    rf_config config = RF_CONFIG_INIT;
+    config.packs = packs;
+    config.n_packs = 1;
+    config.capacity_bytes = 1 << 20;
+    find_honest();
+    if (rank == 0 && db) {
+        path_of(db, path);
+        rf_store_open(path, NULL, 0, &c.store, &err);
+        bad.real = c.store;
+        bad.base.v = &bad_vtable;
+        config.store = bad.wrap ? &bad.base : c.store;
+    }
+    snprintf(name, sizeof name, "test_tune-%d", getppid());
+    RANK_CHECK(rf_bootstrap_socket(name, rank, world, &boot, &err) == RF_OK, "%s", err.text);
+    rf_result rc = rf_comm_create(&config, &boot, &c.comm, &err);
+    RANK_CHECK(rc == RF_OK, "%s", err.text);
+    rf_bootstrap_free(&boot);
+    return c;
+}
+
+static void close_comm(rank_comm *c)
+{
+    rf_comm_close(c->comm, 5000, NULL);
+    rf_comm_destroy(c->comm);
+    rf_store_close(c->store);
+}
+
+static const rf_shape small = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 4, 64};
+static const rf_shape other = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 64, 64};
+
+static rf_tune_options options(const char *filter)
+{
+    rf_tune_options o = RF_TUNE_OPTIONS_INIT;
+    o.budget_ms = 8000;
+    o.rounds = 3;
+    o.seed = 1;
+    o.variant_filter = filter;
+    return o;
+}
+
+static rf_tune_summary tune(const rank_comm *c, const rf_shape *shapes, size_t n,
+                            const rf_tune_options *o)
+{
+    rf_tune_summary s = {0};
+    rf_error err = {0};
+    rf_result rc = rf_tune(c->comm, 0, shapes, n, o, &s, &err);
+    RANK_CHECK(rc == RF_OK, "%s", err.text);
+    return s;
+}
+
+static rf_plan_info plan_of(const rank_comm *c, const rf_shape *shape)
+{
+    rf_plan_info plan = {0};
+    rf_result rc = rf_plan_query(c->comm, 0, shape->rows * shape->hidden, shape->dtype, &plan);
+    RANK_CHECK(rc == RF_OK, "%s", rf_strerror(rc));
+    return plan;
+}
+
+static void check_call(const rank_comm *c)
+{
+    float in[256], out[256];
+    for (int i = 0; i < 256; i++)
+        in[i] = (float)(i + 1);
+    rf_result rc = rf_all_reduce(c->comm, 0, in, out, 256, RF_F32, NULL);
+    RANK_CHECK(rc == RF_OK, "%s", rf_strerror(rc));
+    for (int i = 0; i < 256; i++)
+        RANK_CHECK(out[i] == 2 * in[i], "element %d is %g", i, out[i]);
+}
+
+/* ---- the bad ones are excluded, the good one wins ---- */
+
+static void bad_candidates(int rank, int world, void *arg)
+{
+    rank_comm c = open_comm(rank, world, arg);
+    rf_tune_options o = options(NULL);
+    rf_tune_summary s = tune(&c, &small, 1, &o);
+    RANK_CHECK(s.wrong == 1, "%u", s.wrong);
+    RANK_CHECK(s.timeout == 1, "%u", s.timeout);
+    RANK_CHECK(s.measured == 2, "%u", s.measured);
+    RANK_CHECK(s.shapes == 1 && s.warm == 0, "%u %u", s.shapes, s.warm);
+    rf_plan_info plan = plan_of(&c, &small);
+    RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s: %s", plan.variant, plan.reason);
+    RANK_CHECK(plan.rung == RF_RUNG_EXACT, "%d", plan.rung);
+    check_call(&c);
+    close_comm(&c);
+}
+
+static void test_bad_candidates_are_excluded_on_all_ranks(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, bad_candidates, "bad", NULL));
+}
+
+static void test_without_a_store_the_winner_is_used(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, bad_candidates, NULL, NULL));
+}
+
+static void graph_mode(int rank, int world, void *arg)
+{
+    rank_comm c = open_comm(rank, world, arg);
+    rf_shape shape = small;
+    shape.mode = RF_GRAPH;
+    rf_tune_options o = options("kernel_[gsw]*");
+    rf_tune_summary s = tune(&c, &shape, 1, &o);
+    RANK_CHECK(s.wrong == 1 && s.measured == 2, "%u %u", s.wrong, s.measured);
+    rf_plan_info plan = plan_of(&c, &shape);
+    RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s", plan.variant);
+    check_call(&c);
+    close_comm(&c);
+}
+
+static void test_graph_shapes_are_measured_by_replay(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, graph_mode, "graph", NULL));
+}
+
+/* ---- what is known is not measured again ---- */
+
+typedef struct outcome {
+    rf_tune_summary summary[2];
+    rf_plan_info plan[2];
+} outcome;
+
+static void twice(int rank, int world, void *arg)
+{
+    outcome *out = arg;
+    const rf_shape shapes[] = {small, other};
+    rf_tune_options o = options(NULL);
+    for (int i = 0; i < 2; i++) {
+        rank_comm c = open_comm(rank, world, "twice");
+        rf_tune_summary s = tune(&c, shapes, 2, &o);
+        if (rank == 0) {
+            out->summary[i] = s;
+            out->plan[i] = plan_of(&c, &small);
+        }
+        close_comm(&c);
+        rank_barrier();
+    }
+}
+
+static void test_a_warm_database_answers_without_measuring(void **state)
+{
+    (void)state;
+    outcome *out = ranks_shared(sizeof *out);
+    RANKS_ASSERT(ranks_run(2, twice, out, NULL));
+    assert_int_equal(out->summary[0].warm, 0);
+    assert_int_equal(out->summary[0].measured, 4);
+    assert_int_equal(out->summary[1].warm, 2);
+    assert_int_equal(out->summary[1].measured, 0);
+    assert_int_equal(out->summary[1].wrong + out->summary[1].timeout, 0);
+    assert_string_equal(out->plan[0].variant, out->plan[1].variant);
+    assert_int_equal(out->plan[0].grid, out->plan[1].grid);
+    ranks_shared_free(out, sizeof *out);
+}
+
+/* F30: the good one is measured faster beyond any noise, so every session decides the same. */
+static void forced(int rank, int world, void *arg)
+{
+    outcome *out = arg;
+    rf_tune_options o = options("kernel_[gs]*");
+    o.flags = RF_TUNE_FORCE;
+    rank_comm c = open_comm(rank, world, "forced");
+    for (int i = 0; i < 2; i++) {
+        rf_tune_summary s = tune(&c, &small, 1, &o);
+        if (rank == 0)
+            out->summary[i] = s, out->plan[i] = plan_of(&c, &small);
+    }
+    close_comm(&c);
+}
+
+static void test_forced_sessions_measure_again_and_decide_the_same(void **state)
+{
+    (void)state;
+    outcome *out = ranks_shared(sizeof *out);
+    RANKS_ASSERT(ranks_run(2, forced, out, NULL));
+    assert_int_equal(out->summary[1].measured, 2);
+    assert_string_equal(out->plan[0].variant, out->plan[1].variant);
+    ranks_shared_free(out, sizeof *out);
+}
+
+/* F34: rank 0 dies at its second transaction; the first was one round of facts. */
+static void killed(int rank, int world, void *arg)
+{
+    (void)arg;
+    bad.wrap = 1, bad.left = 1, bad.deadly = 1;
+    rank_comm c = open_comm(rank, world, "killed");
+    rf_tune_options o = options(NULL);
+    rf_error err = {0};
+    rf_result rc = rf_tune(c.comm, 0, &small, 1, &o, NULL, &err);
+    RANK_CHECK(rc == RF_E_PEER, "%s", err.text);
+    RANK_CHECK(strstr(err.text, "rank 0") != NULL, "%s", err.text);
+    rf_comm_destroy(c.comm);
+}
+
+static void resumed(int rank, int world, void *arg)
+{
+    outcome *out = arg;
+    rank_comm c = open_comm(rank, world, "killed");
+    rf_tune_options o = options(NULL);
+    rf_tune_summary s = tune(&c, &small, 1, &o);
+    if (rank == 0)
+        out->summary[0] = s, out->plan[0] = plan_of(&c, &small);
+    close_comm(&c);
+}
+
+static void test_a_killed_session_is_gone_on_with(void **state)
+{
+    (void)state;
+    outcome *out = ranks_shared(sizeof *out);
+    RANKS_ASSERT(ranks_run(2, killed, NULL, &(ranks_options){.may_die = 1}));
+    RANKS_ASSERT(ranks_run(2, resumed, out, NULL));
+    assert_int_equal(out->summary[0].wrong + out->summary[0].timeout, 0); /* known already */
+    assert_int_equal(out->summary[0].warm, 0);
+    assert_in_range(out->summary[0].measured, 1, 2);
+    assert_string_equal(out->plan[0].variant, "kernel_good");
+    ranks_shared_free(out, sizeof *out);
+}
+
+static void disk_full(int rank, int world, void *arg)
+{
+    (void)arg;
+    bad.wrap = 1, bad.left = 1;
+    const rf_shape shapes[] = {small, other};
+    rank_comm c = open_comm(rank, world, "full");
+    rf_tune_options o = options(NULL);
+    rf_error err = {0};
+    rf_result rc = rf_tune(c.comm, 0, shapes, 2, &o, NULL, &err);
+    RANK_CHECK(rc == RF_E_DB_FULL, "%d %s", (int)rc, err.text);
+    RANK_CHECK(strstr(err.text, "no space left") != NULL, "%s", err.text);
+    rf_plan_info plan = plan_of(&c, &small);
+    RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s", plan.variant);
+    check_call(&c);
+    close_comm(&c);
+}
+
+static void test_a_full_disk_ends_the_session_and_the_winner_stays(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, disk_full, NULL, NULL));
+}
+
+/* ---- arguments ---- */
+
+static void mismatch(int rank, int world, void *arg)
+{
+    rank_comm c = open_comm(rank, world, NULL);
+    rf_tune_options o = options(NULL);
+    rf_error err = {0};
+    (void)arg;
+    o.rounds += rank;
+    rf_result rc = rf_tune(c.comm, 0, &small, 1, &o, NULL, &err);
+    RANK_CHECK(rc == RF_E_MISMATCH, "%s", rf_strerror(rc));
+    RANK_CHECK(strstr(err.text, "rounds of rank 1") != NULL, "%s", err.text);
+    RANK_CHECK(!rf_can_profile(c.comm), "still open");
+    o = options("kernel_good");
+    tune(&c, &small, 1, &o); /* nothing is out of step */
+    close_comm(&c);
+}
+
+static void test_ranks_that_differ_are_told(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, mismatch, NULL, NULL));
+}
+
+static void too_large_on_one(int rank, int world, void *arg)
+{
+    rank_comm c = open_comm(rank, world, NULL);
+    rf_tune_options o = options(NULL);
+    rf_shape shape = small;
+    rf_error err = {0};
+    (void)arg;
+    shape.rows = rank == 1 ? UINT64_MAX : 1;
+    rf_result rc = rf_tune(c.comm, 0, &shape, 1, &o, NULL, &err);
+    RANK_CHECK(rc == RF_E_CAPACITY || rc == RF_E_REMOTE, "%s", rf_strerror(rc));
+    RANK_CHECK(strstr(err.text, "capacity") != NULL, "%s", err.text);
+    close_comm(&c);
+}
+
+static void test_a_bad_argument_on_one_rank_is_an_error_on_all(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, too_large_on_one, NULL, NULL));
+}
+
+static void nothing_to_do(int rank, int world, void *arg)
+{
+    rank_comm c = open_comm(rank, world, arg);
+    rf_tune_summary s = tune(&c, NULL, 0, NULL);
+    RANK_CHECK(s.shapes == 0 && s.measured == 0, "%u %u", s.shapes, s.measured);
+    close_comm(&c);
+}
+
+static void test_no_shapes_is_fine(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, nothing_to_do, NULL, NULL));
+}
+
+/* ---- F29: sessions of other comms ---- */
+
+typedef struct watch {
+    rf_comm *mine, *theirs;
+    int seen_mine, seen_theirs;
+} watch;
+
+static void look(void *ctx, const rf_tune_progress *p)
+{
+    watch *w = ctx;
+    (void)p;
+    w->seen_mine |= rf_can_profile(w->mine);
+    w->seen_theirs |= rf_can_profile(w->theirs);
+}
+
+static void two_comms(int rank, int world, void *arg)
+{
+    watch w = {0};
+    rf_error err = {0};
+    rf_bootstrap boot;
+    char name[64];
+    rf_config config = RF_CONFIG_INIT;
+    const rf_pack *packs[] = {&rf_pack_cpu_small};
+    (void)arg;
+    config.packs = packs;
+    config.n_packs = 1;
+    config.capacity_bytes = 1 << 20;
+    rank_comm tuned = open_comm(rank, world, "theirs");
+    snprintf(name, sizeof name, "test_tune-quiet-%d", getppid());
+    RANK_CHECK(rf_bootstrap_socket(name, rank, world, &boot, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(rf_comm_create(&config, &boot, &w.mine, &err) == RF_OK, "%s", err.text);
+    rf_bootstrap_free(&boot);
+    RANK_CHECK(rf_prepare(w.mine, 0, &small, 1, &err) == RF_OK, "%s", err.text);
+    rank_comm quiet = {w.mine, NULL};
+    rf_plan_info before = plan_of(&quiet, &small);
+
+    w.theirs = tuned.comm;
+    rf_tune_options o = options("kernel_[gs]*");
+    o.progress = look;
+    o.progress_ctx = &w;
+    tune(&tuned, &small, 1, &o);
+    RANK_CHECK(w.seen_theirs && !w.seen_mine, "%d %d", w.seen_theirs, w.seen_mine);
+    RANK_CHECK(!rf_can_profile(tuned.comm), "still open");
+
+    rf_plan_info after = plan_of(&quiet, &small);
+    RANK_CHECK(strcmp(before.variant, after.variant) == 0, "%s", after.variant);
+    RANK_CHECK(before.rung == after.rung && before.grid == after.grid, "%d", after.rung);
+    check_call(&quiet);
+    close_comm(&quiet);
+    close_comm(&tuned);
+}
+
+static void test_a_session_of_another_comm_changes_nothing_here(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, two_comms, NULL, NULL));
+}
+
+/* ---- the budget ---- */
+
+static void tiny_budget(int rank, int world, void *arg)
+{
+    (void)arg;
+    const rf_shape shapes[] = {small, other};
+    rank_comm c = open_comm(rank, world, "budget");
+    rf_tune_options o = options("kernel_[gs]*");
+    o.budget_ms = 1;
+    tune(&c, shapes, 2, &o); /* ends, whatever it could measure */
+    check_call(&c);
+    o.budget_ms = 8000;
+    rf_tune_summary s = tune(&c, shapes, 2, &o);
+    RANK_CHECK(s.warm == 0 && s.measured > 0, "%u %u", s.warm, s.measured);
+    close_comm(&c);
+}
+
+static void test_what_the_budget_left_out_is_measured_next_time(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, tiny_budget, NULL, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bad_candidates_are_excluded_on_all_ranks),
+        cmocka_unit_test(test_without_a_store_the_winner_is_used),
+        cmocka_unit_test(test_graph_shapes_are_measured_by_replay),
+        cmocka_unit_test(test_a_warm_database_answers_without_measuring),
+        cmocka_unit_test(test_forced_sessions_measure_again_and_decide_the_same),
+        cmocka_unit_test(test_a_killed_session_is_gone_on_with),
+        cmocka_unit_test(test_a_full_disk_ends_the_session_and_the_winner_stays),
+        cmocka_unit_test(test_ranks_that_differ_are_told),
+        cmocka_unit_test(test_a_bad_argument_on_one_rank_is_an_error_on_all),
+        cmocka_unit_test(test_no_shapes_is_fine),
+        cmocka_unit_test(test_a_session_of_another_comm_changes_nothing_here),
+        cmocka_unit_test(test_what_the_budget_left_out_is_measured_next_time),
+    };
+    return cmocka_run_group_tests_name("tune", tests, NULL, NULL);
+}
