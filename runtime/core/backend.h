@@ -12,7 +12,7 @@ typedef struct rfi_device rfi_device; /* one per comm and rank, private to the b
 
 typedef struct rfi_capabilities {
     char arch[24];                        /* "x86-64/avx512": part of the database key */
-    uint32_t isa_mask;                    /* bit per RF_ISA_* code that runs here */
+    uint32_t isa_mask;                    /* bit per code of RF_ISA_LIST that runs here */
     unsigned char cpu_mask[RFI_CPU_MASK]; /* bit per cpu that this rank may run on */
     uint64_t granularity;                 /* allocations are multiples of it */
     const char *hw_text;    /* "key=value\n" lines of this rank for hw_fp; owned by the device */

@@ -1,0 +1,220 @@
+/* The hot path: checks, one look-up, one launch. No allocation, no lock, no system call unless
+ * something is wrong. */
+#include <string.h>
+
+#include "core/comm.h"
+
+#define STEP "call"
+
+/* ---- failing: off the hot path ---- */
+
+static __attribute__((cold)) rf_result keep(rf_comm *comm, rfi_channel *channel,
+                                            const rf_error *err)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->error = *err;
+    pthread_mutex_unlock(&comm->lock);
+    if (channel)
+        __atomic_store_n(&channel->calls[RFI_PATH_FAILED], channel->calls[RFI_PATH_FAILED] + 1,
+                         __ATOMIC_RELAXED);
+    return err->code;
+}
+
+#define FAIL(comm, channel, code, rank, ...)                                                       \
+    do {                                                                                           \
+        rf_error fail_err;                                                                         \
+        rfi_fail(&fail_err, code, rank, STEP, __VA_ARGS__);                                        \
+        return keep(comm, channel, &fail_err);                                                     \
+    } while (0)
+
+static const char *const fault_text[] = {
+    [RF_FAULT_NONE] = "",
+    [RF_FAULT_DEADLINE] = "did not arrive within the deadline",
+    [RF_FAULT_DEAD] = "is gone",
+    [RF_FAULT_MISMATCH] = "made another call",
+    [RF_FAULT_ABORT] = "aborted",
+    [RF_FAULT_GENERATION] = "launched with parameters from before a reset",
+    [RF_FAULT_BUSY] = "runs two kernels at once on one channel",
+};
+#define N_FAULTS (sizeof fault_text / sizeof *fault_text)
+
+static const char *const step_text[] = {"entry", "arrival", "answer"};
+
+/* `result` is what the launch returned, or E_POISONED: the channel was poisoned before it. */
+static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *channel,
+                                               rf_result result)
+{
+    int index = (int)(channel - comm->channels);
+    uint32_t poison;
+    rf_fault fault;
+    comm->backend->read_fault(comm->device, rfi_region(comm, comm->rank, index), &poison, &fault);
+    if (!poison) /* not the protocol's: a queue without memory, say */
+        FAIL(comm, channel, result, comm->rank, "channel %d: %s", index, rf_strerror(result));
+    uint32_t code = fault.code ? fault.code : RF_POISON_CODE(poison);
+    int culprit = (int)(fault.code ? fault.culprit : RF_POISON_CULPRIT(poison));
+    const char *what = code < N_FAULTS ? fault_text[code] : "failed";
+    int first = !channel->told;
+    channel->told = 1;
+    if (result == RF_E_POISONED && first && code < N_FAULTS) {
+        /* A peer poisoned us between two calls: the first to hear of it gets the cause. */
+        static const rf_result cause[] = {RF_E_POISONED, RF_E_TIMEOUT,    RF_E_PEER,  RF_E_MISMATCH,
+                                          RF_E_ABORTED,  RF_E_GENERATION, RF_E_STREAM};
+        result = cause[code];
+    }
+    if (result == RF_E_POISONED)
+        FAIL(comm, channel, result, culprit,
+             "channel %d: poisoned since rank %d %s; rf_comm_reset revives it", index, culprit,
+             what);
+    if (code == RF_FAULT_MISMATCH && fault.code)
+        FAIL(comm, channel, result, culprit,
+             "channel %d: rank %d made another call at step %llu: expected count or variant %llu, "
+             "found %llu",
+             index, culprit, (unsigned long long)fault.sequence, (unsigned long long)fault.expected,
+             (unsigned long long)fault.found);
+    if (fault.code)
+        FAIL(comm, channel, result, culprit, "channel %d: rank %d %s (step %llu, %s; %llu ms)",
+             index, culprit, what, (unsigned long long)fault.sequence,
+             fault.step < 3 ? step_text[fault.step] : "?",
+             (unsigned long long)(channel->params.deadline_ns / 1000000u));
+    FAIL(comm, channel, result, culprit, "channel %d: rank %d %s", index, culprit, what);
+}
+
+/* ---- checking ---- */
+
+static rf_result check(rf_comm *comm, rfi_channel *channel, const void *in, const void *out,
+                       uint64_t count, rf_dtype dtype)
+{
+    if (__builtin_expect(count > comm->max_count[dtype], 0))
+        FAIL(comm, channel, RF_E_CAPACITY, comm->rank,
+             "%llu elements of %s are more than the capacity of %llu bytes",
+             (unsigned long long)count, rf_dtype_name(dtype),
+             (unsigned long long)comm->config.capacity_bytes);
+    size_t size = dtype == RF_F32 ? 4 : 2;
+    uintptr_t a = (uintptr_t)in, b = (uintptr_t)out;
+    if (__builtin_expect(!a || !b, 0))
+        FAIL(comm, channel, RF_E_ARG, comm->rank, "%s is NULL", a ? "out" : "in");
+    if (__builtin_expect((a | b) & (size - 1), 0))
+        FAIL(comm, channel, RF_E_ALIGN, comm->rank, "%s is not aligned to %zu bytes",
+             a & (size - 1) ? "in" : "out", size);
+    if (__builtin_expect(a != b && (a > b ? a - b : b - a) < count * size, 0))
+        FAIL(comm, channel, RF_E_OVERLAP, comm->rank,
+             "in and out are %llu bytes apart and %llu bytes long",
+             (unsigned long long)(a > b ? a - b : b - a), (unsigned long long)(count * size));
+    return RF_OK;
+}
+
+/* What holds for every call; *channel is set on success. */
+static rf_result enter(rf_comm *comm, int index, rf_dtype dtype, rfi_channel **channel)
+{
+    if (__builtin_expect(!comm, 0))
+        return RF_E_ARG;
+    if (__builtin_expect(comm->closed, 0))
+        FAIL(comm, NULL, RF_E_CLOSED, comm->rank, "the comm is closed");
+    if (__builtin_expect(index < 0 || (uint32_t)index >= comm->n_channels, 0))
+        FAIL(comm, NULL, RF_E_CHANNEL, comm->rank, "channel %d: %u are open", index,
+             comm->n_channels);
+    *channel = &comm->channels[index];
+    if (__builtin_expect((unsigned)dtype >= RFI_DTYPES, 0))
+        FAIL(comm, *channel, RF_E_DTYPE, comm->rank, "dtype %d: expected 0 to %d", (int)dtype,
+             RFI_DTYPES - 1);
+    return RF_OK;
+}
+
+static void count_call(rfi_channel *channel, rfi_path path)
+{
+    __atomic_store_n(&channel->calls[path], channel->calls[path] + 1, __ATOMIC_RELAXED);
+}
+
+static rf_result issue(rf_comm *comm, rfi_channel *channel, const rfi_plan *plan, const void *in,
+                       void *out, uint64_t count, void *stream, uint64_t stream_id)
+{
+    if (__builtin_expect(channel->stream != stream_id, 0)) {
+        if (channel->stream)
+            FAIL(comm, channel, RF_E_STREAM, comm->rank,
+                 "channel %d belongs to stream %llu, this launch is on stream %llu; "
+                 "rf_channel_rebind hands it over",
+                 (int)(channel - comm->channels), (unsigned long long)channel->stream,
+                 (unsigned long long)stream_id);
+        channel->stream = stream_id;
+    }
+    rf_params p = channel->params;
+    p.in = in;
+    p.out = out;
+    p.count = count;
+    p.tag = plan->tag;
+    p.grid = plan->grid;
+    rf_result result = comm->backend->launch(comm->device, plan->variant, &p, stream);
+    return __builtin_expect(result != RF_OK, 0) ? explain(comm, channel, result) : RF_OK;
+}
+
+/* ---- public ---- */
+
+const rfi_plan *rfi_plan_resolve(const rf_comm *comm, const rfi_channel *channel, rf_dtype dtype,
+                                 rf_mode mode, uint64_t count, rfi_path *path)
+{
+    const rfi_plan *plan = rfi_plan_find(&channel->plans, dtype, mode, count);
+    *path = RFI_PATH_PREPARED;
+    if (__builtin_expect(!plan, 0)) {
+        *path = RFI_PATH_NEAREST;
+        plan = rfi_plan_nearest(&channel->plans, dtype, mode, count);
+    }
+    if (__builtin_expect(!plan, 0)) {
+        *path = RFI_PATH_CLASS;
+        plan = &comm->class_plan[dtype][rfi_class_of(count * rf_dtype_size(dtype))];
+    }
+    return plan->variant || plan->fallback ? plan : NULL;
+}
+
+rf_result rf_all_reduce(rf_comm *comm, int index, const void *in, void *out, uint64_t count,
+                        rf_dtype dtype, void *stream)
+{
+    rfi_channel *channel;
+    rf_result bad = enter(comm, index, dtype, &channel);
+    if (bad || !count)
+        return bad;
+    bad = check(comm, channel, in, out, count, dtype);
+    if (bad)
+        return bad;
+    rfi_stream_info s;
+    comm->backend->stream_info(comm->device, stream, &s);
+    rfi_path path;
+    const rfi_plan *plan =
+        rfi_plan_resolve(comm, channel, dtype, s.capturing ? RF_GRAPH : RF_EAGER, count, &path);
+    if (__builtin_expect(!plan, 0))
+        FAIL(comm, channel, RF_E_VARIANT, comm->rank, "the packs have no %s variant that runs here",
+             rf_dtype_name(dtype));
+    if (plan->fallback) {
+        count_call(channel, RFI_PATH_FALLBACK);
+        return RF_FALLBACK;
+    }
+    count_call(channel, path);
+    return issue(comm, channel, plan, in, out, count, stream, s.id);
+}
+
+rf_result rfi_launch(rf_comm *comm, int index, const rf_variant *variant, uint32_t grid,
+                     const void *in, void *out, uint64_t count, rf_dtype dtype, void *stream)
+{
+    rfi_channel *channel;
+    rf_result bad = enter(comm, index, dtype, &channel);
+    if (bad || !count)
+        return bad;
+    bad = check(comm, channel, in, out, count, dtype);
+    if (bad)
+        return bad;
+    rf_shape shape = {.dtype = dtype, .rows = 1, .hidden = count};
+    if (variant->hidden && count % variant->hidden == 0)
+        shape.hidden = variant->hidden;
+    const char *refusal = grid ? rfi_refusal(comm, variant, &shape) : "grid is 0";
+    if (refusal)
+        FAIL(comm, channel, RF_E_VARIANT, comm->rank, "%s: %s", variant->name, refusal);
+    rfi_stream_info s;
+    comm->backend->stream_info(comm->device, stream, &s);
+    rfi_plan plan = {.variant = variant, .grid = grid, .tag = rfi_plan_tag(variant, grid)};
+    count_call(channel, RFI_PATH_DIRECT);
+    return issue(comm, channel, &plan, in, out, count, stream, s.id);
+}
+
+const rf_error *rf_comm_error(const rf_comm *comm)
+{
+    return comm ? &comm->error : NULL;
+}

@@ -1,0 +1,116 @@
+/* The comm, as its own files see it. */
+#ifndef RANKFOLD_COMM_H
+#define RANKFOLD_COMM_H
+
+#include <pthread.h>
+
+#include "core/config.h"
+#include "core/control.h"
+#include "core/group.h"
+#include "core/plan_table.h"
+
+#define RFI_CHANNEL_NAME 32
+
+/* How calls were answered: X(NAME, text) */
+#define RFI_PATH_LIST(X)                                                                           \
+    X(PREPARED, "prepared")                                                                        \
+    X(NEAREST, "nearest")                                                                          \
+    X(CLASS, "class")                                                                              \
+    X(FALLBACK, "fallback")                                                                        \
+    X(DIRECT, "direct")                                                                            \
+    X(FAILED, "failed")
+
+typedef enum rfi_path {
+#define RF_X(name, text) RFI_PATH_##name,
+    RFI_PATH_LIST(RF_X)
+#undef RF_X
+        RFI_N_PATHS
+} rfi_path;
+
+typedef struct rfi_channel {
+    _Alignas(RF_LINE) rf_params params; /* all but the call itself */
+    uint64_t stream;                    /* id of the stream that owns it; 0 = the next one will */
+    int told;                           /* the cause of its poison was returned once */
+    char name[RFI_CHANNEL_NAME];
+    rfi_plan_table plans;
+    uint64_t calls[RFI_N_PATHS]; /* one writer; read by any thread */
+} rfi_channel;
+
+#define RFI_DTYPES  3
+#define RFI_CLASSES 8 /* most size classes of class.c */
+
+struct rf_comm {
+    int rank, world;
+    rf_config config;
+    const rfi_backend *backend;
+    rfi_device *device;
+    rfi_control control;
+    rfi_memory own, import[RF_MAX_WORLD]; /* import[rank] is empty */
+    uint64_t region_bytes;
+    uint32_t generation;
+
+    /* Guards what status, check and abort read from other threads: plans while they are replaced,
+     * mappings while they go, the last error. Calls take it only when they fail. */
+    pthread_mutex_t lock;
+    int closed;
+    int tuning;
+    rf_error error;
+
+    uint32_t n_channels;   /* open */
+    rfi_channel *channels; /* config.channels of them */
+    uint64_t max_count[RFI_DTYPES];
+    /* What a call takes that nothing prepared comes near to, by dtype and size class. */
+    rfi_plan class_plan[RFI_DTYPES][RFI_CLASSES];
+
+    /* Group facts. */
+    uint32_t isa_mask; /* of all ranks */
+    char arch[24];
+    char *hw_text, *env_text, *toolchain;
+    rfi_fingerprint hw, env;
+    const rf_variant **variants; /* of this world, in pack order */
+    const rf_variant **by_hash;
+    size_t n_variants;
+    uint64_t store_generation; /* of the last prepare */
+};
+
+/* rf_comm_create with a backend of the caller's: tests decorate one to inject faults. */
+rf_result rfi_comm_create_on(const rfi_backend *backend, const rf_config *config,
+                             const rf_bootstrap *boot, rf_comm **out, rf_error *err);
+
+/* create.c: everything that the comm holds, locally. Never blocks. */
+void rfi_comm_free(rf_comm *comm);
+
+/* variants.c: the comm's variants and what may run. E_MEMORY. */
+rf_result rfi_variants_open(rf_comm *comm, rf_error *err);
+void rfi_variants_close(rf_comm *comm);
+/* May it run in this comm at all, whatever the shape? NULL = yes. */
+const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *variant);
+
+/* probe.c: stores and loads of every ordered pair, verified at the far end. Collective. */
+rf_result rfi_probe(rf_comm *comm, uint32_t timeout_ms, rf_error *err);
+
+/* class.c: what runs well on hardware of this class, nothing measured. 0 = no variant at all. */
+typedef struct rfi_class_choice {
+    const rf_variant *variant;
+    uint32_t grid;
+    rf_rung rung; /* CLASS or GENERIC */
+} rfi_class_choice;
+int rfi_class_choose(const rf_comm *comm, const rf_shape *shape, rfi_class_choice *out);
+/* Size classes are numbered from 0; the last has no upper end. */
+int rfi_class_count(void);
+int rfi_class_of(uint64_t bytes);
+uint64_t rfi_class_bytes(int size_class); /* its largest size; of the last, a size inside */
+uint32_t rfi_class_grid(uint64_t bytes);
+
+/* channel.c */
+unsigned char *rfi_region(const rf_comm *comm, int rank, int channel);
+void rfi_channels_link(rf_comm *comm); /* fills params of all channels */
+
+/* plan.c: fills class_plan. E_VARIANT when a dtype that the packs have cannot run at all. */
+void rfi_class_plans(rf_comm *comm);
+
+/* call.c: what a call takes, and by which path; NULL = nothing can run it. */
+const rfi_plan *rfi_plan_resolve(const rf_comm *comm, const rfi_channel *channel, rf_dtype dtype,
+                                 rf_mode mode, uint64_t count, rfi_path *path);
+
+#endif

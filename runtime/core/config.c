@@ -1,0 +1,130 @@
+#include <stddef.h>
+#include <string.h>
+
+#include "core/config.h"
+#include "core/env.h"
+#include "core/group.h"
+
+extern const int rfi_abi_1;
+
+#define STEP         "arguments"
+#define OLDEST_SIZE  (offsetof(rf_config, log_ctx) + sizeof(void *)) /* of version 0.1 */
+#define CAPACITY_MAX (1ull << 40)
+#define TIMEOUT_MAX  86400000u
+
+rf_result rfi_config_read(const rf_config *in, rf_config *out, rf_error *err)
+{
+    if (!in)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config is NULL");
+    if (in->struct_size < OLDEST_SIZE || in->struct_size > 65536)
+        return rfi_fail(err, RF_E_ARG, -1, STEP,
+                        "config.struct_size is %zu, expected %zu: start from RF_CONFIG_INIT",
+                        in->struct_size, sizeof *in);
+    for (size_t i = sizeof *in; i < in->struct_size; i++)
+        if (((const unsigned char *)in)[i])
+            return rfi_fail(err, RF_E_ARG, -1, STEP,
+                            "config has fields that this version (%s) does not know",
+                            rf_version_string());
+    memset(out, 0, sizeof *out);
+    memcpy(out, in, in->struct_size < sizeof *out ? in->struct_size : sizeof *out);
+    out->struct_size = sizeof *out;
+    out->capacity_bytes = out->capacity_bytes ? out->capacity_bytes : 64u << 20;
+    out->channels = out->channels ? out->channels : 1;
+    out->deadline_ms = out->deadline_ms ? out->deadline_ms : 30000;
+    out->create_timeout_ms = out->create_timeout_ms ? out->create_timeout_ms : 60000;
+
+    if (out->backend != RF_BACKEND_CPU)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config.backend is %d, expected %d (cpu)",
+                        (int)out->backend, (int)RF_BACKEND_CPU);
+    if (out->capacity_bytes > CAPACITY_MAX)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config.capacity_bytes is %llu, at most %llu",
+                        (unsigned long long)out->capacity_bytes, CAPACITY_MAX);
+    if (out->channels > RFI_CHANNELS)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config.channels is %u, expected 1 to %d",
+                        out->channels, RFI_CHANNELS);
+    if (out->deadline_ms > TIMEOUT_MAX || out->create_timeout_ms > TIMEOUT_MAX)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config: a time-out is more than a day");
+    if (out->flags & ~(RF_REASSOC | RF_LOSSY))
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config.flags is 0x%x, known are 0x%x", out->flags,
+                        RF_REASSOC | RF_LOSSY);
+    if (out->n_packs && !out->packs)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config.packs is NULL, n_packs %zu", out->n_packs);
+    return RF_OK;
+}
+
+rf_result rfi_config_environment(rf_config *config, rf_error *err)
+{
+    const char *disable = rfi_env_get(RFI_RANKFOLD_DISABLE);
+    if (disable && !strcmp(disable, "1"))
+        return rfi_fail(err, RF_E_BACKEND, -1, STEP, "disabled by RANKFOLD_DISABLE=1");
+    if (disable && strcmp(disable, "0"))
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "RANKFOLD_DISABLE=%.32s: expected 0 or 1",
+                        disable);
+    const char *deadline = rfi_env_get(RFI_RANKFOLD_DEADLINE_MS);
+    if (deadline && !rfi_parse_u32(deadline, 1, TIMEOUT_MAX, &config->deadline_ms))
+        return rfi_fail(err, RF_E_ARG, -1, STEP,
+                        "RANKFOLD_DEADLINE_MS=%.32s: expected 1 to %u milliseconds", deadline,
+                        TIMEOUT_MAX);
+    return RF_OK;
+}
+
+static rf_result check_pack(const rf_pack *pack, size_t i, rf_error *err)
+{
+    if (!pack)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "config.packs[%zu] is NULL", i);
+    if (pack->abi != RF_ABI)
+        return rfi_fail(err, RF_E_PACK, -1, STEP, "pack %zu was built for abi %u, this is abi %d",
+                        i, pack->abi, RF_ABI);
+    if (pack->size != sizeof *pack || pack->abi_witness != &rfi_abi_1)
+        return rfi_fail(err, RF_E_PACK, -1, STEP,
+                        "pack %zu was built with other structs (size %u, expected %zu)", i,
+                        pack->size, sizeof *pack);
+    for (uint32_t s = 0; s < pack->n_shards; s++)
+        for (uint32_t v = 0; v < pack->shards[s]->n; v++) {
+            const rf_variant *variant = &pack->shards[s]->variants[v];
+            if (!variant->name || variant->world != pack->shards[s]->world)
+                return rfi_fail(err, RF_E_PACK, -1, STEP, "pack %s: shard %s is damaged", pack->sku,
+                                pack->shards[s]->name);
+        }
+    return RF_OK;
+}
+
+rf_result rfi_config_packs(const rf_config *config, rf_error *err)
+{
+    if (!config->n_packs)
+        return rfi_fail(
+            err, RF_E_PACK, -1, STEP,
+            "config.packs is empty: link a librankfold_<sku>.a and pass &rf_pack_<sku>");
+    for (size_t i = 0; i < config->n_packs; i++) {
+        rf_result bad = check_pack(config->packs[i], i, err);
+        if (bad)
+            return bad;
+    }
+    return RF_OK;
+}
+
+uint64_t rfi_slot_bytes(uint64_t capacity_bytes)
+{
+    uint64_t pages = (capacity_bytes + 4095) / 4096 * 4096;
+    return pages < RFI_SLOT_MAX ? pages : RFI_SLOT_MAX;
+}
+
+uint64_t rfi_region_bytes(uint64_t capacity_bytes)
+{
+    return RF_REGION_HEADER + RF_SLOTS * rfi_slot_bytes(capacity_bytes);
+}
+
+rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_error *err)
+{
+    rf_config c;
+    rf_result bad = rfi_config_read(config, &c, err);
+    if (bad)
+        return bad;
+    if (world < 1 || world > RF_MAX_WORLD)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "world is %d, expected 1 to %d", world,
+                        RF_MAX_WORLD);
+    if (!bytes)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "bytes is NULL");
+    *bytes = c.channels * rfi_region_bytes(c.capacity_bytes);
+    return RF_OK;
+}

@@ -1,0 +1,442 @@
+/* Creation: a transaction over all ranks. Each step is done by every rank or fails on every rank;
+ * whatever a rank has built by then it takes down again. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/comm.h"
+#include "core/env.h"
+#include "core/hash.h"
+
+/* ---- arguments: what has to be equal on all ranks ---- */
+
+#define ARGUMENT_LIST(X)                                                                           \
+    X(backend, "config.backend")                                                                   \
+    X(capacity, "config.capacity_bytes")                                                           \
+    X(channels, "config.channels")                                                                 \
+    X(deadline, "deadline_ms (config or RANKFOLD_DEADLINE_MS)")                                    \
+    X(timeout, "config.create_timeout_ms")                                                         \
+    X(flags, "config.flags")                                                                       \
+    X(n_packs, "config.n_packs")                                                                   \
+    X(packs, "the digest of its packs")                                                            \
+    X(tactic, "the digest of RANKFOLD_TACTIC")
+
+typedef enum argument_name {
+#define RF_X(name, text) ARG_##name,
+    ARGUMENT_LIST(RF_X)
+#undef RF_X
+        N_ARGUMENTS
+} argument_name;
+
+static const char *const argument_text[] = {
+#define RF_X(name, text) text,
+    ARGUMENT_LIST(RF_X)
+#undef RF_X
+};
+
+typedef struct arguments {
+    uint64_t value[N_ARGUMENTS];
+} arguments;
+
+/* Order matters: the tuner walks variants in pack order. */
+static uint64_t digest_packs(const rf_comm *comm)
+{
+    uint64_t digest = 0;
+    for (size_t p = 0; p < comm->config.n_packs; p++)
+        for (uint32_t s = 0; s < comm->config.packs[p]->n_shards; s++) {
+            const rf_shard *shard = comm->config.packs[p]->shards[s];
+            for (uint32_t v = 0; v < shard->n; v++) {
+                unsigned char link[24];
+                memcpy(link, &digest, 8);
+                memcpy(link + 8, shard->variants[v].hash, 16);
+                digest = rfi_hash64(link, sizeof link);
+            }
+        }
+    return digest;
+}
+
+static rf_result compare_arguments(rf_comm *comm, rf_error *err)
+{
+    const rf_config *c = &comm->config;
+    const char *tactic = rfi_env_get(RFI_RANKFOLD_TACTIC);
+    arguments mine = {.value = {
+                          [ARG_backend] = (uint64_t)c->backend,
+                          [ARG_capacity] = c->capacity_bytes,
+                          [ARG_channels] = c->channels,
+                          [ARG_deadline] = c->deadline_ms,
+                          [ARG_timeout] = c->create_timeout_ms,
+                          [ARG_flags] = c->flags,
+                          [ARG_n_packs] = c->n_packs,
+                          [ARG_packs] = digest_packs(comm),
+                          [ARG_tactic] = tactic ? rfi_hash64(tactic, strlen(tactic)) : 0,
+                      }};
+    arguments all[RF_MAX_WORLD];
+    rf_result bad =
+        rfi_allgather(comm, "arguments", &mine, all, sizeof mine, c->create_timeout_ms, err);
+    for (int r = 1; r < comm->world && !bad; r++)
+        for (int a = 0; a < N_ARGUMENTS && !bad; a++)
+            if (all[r].value[a] != all[0].value[a])
+                bad = rfi_fail(err, RF_E_MISMATCH, r, "arguments",
+                               "%s is %llu on rank %d, %llu on rank 0", argument_text[a],
+                               (unsigned long long)all[r].value[a], r,
+                               (unsigned long long)all[0].value[a]);
+    return bad;
+}
+
+/* ---- facts: what the group's hardware is ---- */
+
+#define TEXT_MAX 65536
+
+typedef struct card {
+    char arch[24];
+    uint32_t isa_mask, hw_bytes, env_bytes;
+    unsigned char cpu_mask[RFI_CPU_MASK], uuid[16];
+} card;
+
+static rf_result open_device(rf_comm *comm, rf_error *err)
+{
+    return comm->backend->open(&comm->config, &comm->device, err);
+}
+
+static uint32_t longest(const card *cards, int world)
+{
+    uint32_t most = 0;
+    for (int r = 0; r < world; r++) {
+        uint32_t n = cards[r].hw_bytes + cards[r].env_bytes;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Prefixes each line of rank r's text with "r<r>.". */
+static void append_lines(FILE *f, int rank, const char *text, size_t bytes)
+{
+    while (bytes) {
+        const char *end = memchr(text, '\n', bytes);
+        size_t n = end ? (size_t)(end - text) : bytes;
+        fprintf(f, "r%d.%.*s\n", rank, (int)n, text);
+        bytes -= end ? n + 1 : n;
+        text += end ? n + 1 : n;
+    }
+}
+
+static char *join_texts(const rf_comm *comm, const card *cards, const char *texts, size_t stride,
+                        int env)
+{
+    char *out = NULL;
+    size_t size;
+    FILE *f = open_memstream(&out, &size);
+    if (!f)
+        return NULL;
+    for (int r = 0; r < comm->world; r++)
+        append_lines(f, r, texts + (size_t)r * stride + (env ? cards[r].hw_bytes : 0),
+                     env ? cards[r].env_bytes : cards[r].hw_bytes);
+    if (fclose(f)) {
+        free(out);
+        return NULL;
+    }
+    return out;
+}
+
+static char *join_toolchains(const rf_config *c)
+{
+    char *out = NULL;
+    size_t size;
+    FILE *f = open_memstream(&out, &size);
+    if (!f)
+        return NULL;
+    for (size_t p = 0; p < c->n_packs; p++)
+        fprintf(f, "%s%s", p ? "; " : "", c->packs[p]->toolchain ? c->packs[p]->toolchain : "");
+    if (fclose(f)) {
+        free(out);
+        return NULL;
+    }
+    return out;
+}
+
+static uint32_t count_cpus(const card *cards, int world)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < RFI_CPU_MASK; i++) {
+        unsigned char any = 0;
+        for (int r = 0; r < world; r++)
+            any |= cards[r].cpu_mask[i];
+        n += (uint32_t)__builtin_popcount(any);
+    }
+    return n;
+}
+
+static rf_result check_uuids(const rf_comm *comm, const card *cards, rf_error *err)
+{
+    static const unsigned char shareable[16];
+    for (int r = 1; r < comm->world; r++)
+        for (int q = 0; q < r; q++)
+            if (memcmp(cards[r].uuid, shareable, 16) && !memcmp(cards[r].uuid, cards[q].uuid, 16))
+                return rfi_fail(err, RF_E_MISMATCH, r, "identity",
+                                "ranks %d and %d are on the same device", q, r);
+    return RF_OK;
+}
+
+static rf_result join_group(rf_comm *comm, const card *cards, rf_error *err)
+{
+    rfi_group g = {.rank = comm->rank, .world = comm->world};
+    g.cpus = count_cpus(cards, comm->world);
+    for (int r = 0; r < RF_MAX_WORLD; r++)
+        g.fd[r] = comm->control.link[r].fd;
+    /* The group can do what all its ranks can; that rank's name is the group's. */
+    int least = 0;
+    comm->isa_mask = UINT32_MAX;
+    for (int r = 0; r < comm->world; r++) {
+        comm->isa_mask &= cards[r].isa_mask;
+        least = cards[r].isa_mask < cards[least].isa_mask ? r : least;
+    }
+    snprintf(comm->arch, sizeof comm->arch, "%.*s", (int)sizeof comm->arch - 1, cards[least].arch);
+    return comm->backend->join(comm->device, &g, err);
+}
+
+static rf_result share_facts(rf_comm *comm, rf_error *err)
+{
+    uint32_t timeout = comm->config.create_timeout_ms;
+    rfi_capabilities caps;
+    comm->backend->capabilities(comm->device, &caps);
+    card mine = {.isa_mask = caps.isa_mask}, all[RF_MAX_WORLD];
+    memcpy(mine.arch, caps.arch, sizeof mine.arch);
+    memcpy(mine.cpu_mask, caps.cpu_mask, sizeof mine.cpu_mask);
+    memcpy(mine.uuid, caps.uuid, sizeof mine.uuid);
+    mine.hw_bytes = (uint32_t)strnlen(caps.hw_text, TEXT_MAX);
+    mine.env_bytes = (uint32_t)strnlen(caps.env_text, TEXT_MAX);
+    rf_result bad = rfi_allgather(comm, "identity", &mine, all, sizeof mine, timeout, err);
+    if (bad)
+        return bad;
+    for (int r = 0; r < comm->world; r++)
+        if (all[r].hw_bytes > TEXT_MAX || all[r].env_bytes > TEXT_MAX)
+            return rfi_fail(err, RF_E_MISMATCH, r, "identity",
+                            "rank %d describes its hardware in too many words", r);
+    bad = check_uuids(comm, all, err);
+    if (bad)
+        return bad;
+
+    rf_error local = {0};
+    size_t stride = longest(all, comm->world);
+    char *texts = calloc((size_t)comm->world + 1, stride);
+    if (texts)
+        bad = join_group(comm, all, &local);
+    else
+        bad = rfi_fail(&local, RF_E_MEMORY, comm->rank, "identity", "no memory");
+    bad = rfi_agree(comm, "identity", bad, &local, timeout, err);
+    if (!bad) {
+        char *own = texts + (size_t)comm->world * stride;
+        memcpy(own, caps.hw_text, mine.hw_bytes);
+        memcpy(own + mine.hw_bytes, caps.env_text, mine.env_bytes);
+        bad = rfi_allgather(comm, "identity", own, texts, stride, timeout, err);
+    }
+    if (!bad) {
+        comm->hw_text = join_texts(comm, all, texts, stride, 0);
+        comm->env_text = join_texts(comm, all, texts, stride, 1);
+    }
+    free(texts);
+    return bad;
+}
+
+static rf_result fingerprint(rf_comm *comm, rf_error *err)
+{
+    comm->toolchain = join_toolchains(&comm->config);
+    if (!comm->hw_text || !comm->env_text || !comm->toolchain)
+        return rfi_fail(err, RF_E_MEMORY, comm->rank, "identity", "no memory");
+    comm->hw.text = comm->hw_text;
+    comm->env.text = comm->env_text;
+    rfi_hash128(comm->hw_text, strlen(comm->hw_text), comm->hw.hash);
+    rfi_hash128(comm->env_text, strlen(comm->env_text), comm->env.hash);
+    return RF_OK;
+}
+
+/* ---- memory ---- */
+
+static rf_result allocate(rf_comm *comm, rf_error *err)
+{
+    comm->region_bytes = rfi_region_bytes(comm->config.capacity_bytes);
+    size_t bytes = comm->config.channels * comm->region_bytes;
+    return comm->backend->allocate(comm->device, bytes, &comm->own, err);
+}
+
+static rf_result import_all(rf_comm *comm, rf_error *err)
+{
+    uint32_t timeout = comm->config.create_timeout_ms;
+    uint64_t base = (uint64_t)(uintptr_t)comm->own.base, bases[RF_MAX_WORLD];
+    int fds[RF_MAX_WORLD];
+    rf_error local = {0};
+    rf_result bad = rfi_allgather(comm, "map", &base, bases, sizeof base, timeout, err);
+    if (!bad)
+        bad = rfi_control_exchange_fd(&comm->control, "map", comm->own.fd, fds, timeout, err);
+    if (bad)
+        return bad;
+    for (int r = 0; r < comm->world && !bad; r++) {
+        if (r == comm->rank)
+            continue;
+        rfi_memory theirs = {
+            .base = (unsigned char *)(uintptr_t)bases[r], .bytes = comm->own.bytes, .fd = fds[r]};
+        bad = comm->backend->import(comm->device, &theirs, comm->control.link[r].same_process,
+                                    &comm->import[r], &local);
+        if (bad) /* the backend does not know whose memory it was */
+            rfi_fail(&local, bad, comm->rank, "map", "memory of rank %d: %s", r, local.text);
+    }
+    for (int r = 0; r < comm->world; r++)
+        if (fds[r] >= 0)
+            close(fds[r]);
+    bad = rfi_agree(comm, "map", bad, &local, timeout, err);
+    if (comm->own.fd >= 0)
+        close(comm->own.fd);
+    comm->own.fd = -1;
+    return bad;
+}
+
+static rf_result probe(rf_comm *comm, rf_error *err)
+{
+    return rfi_probe(comm, comm->config.create_timeout_ms, err);
+}
+
+static rf_result start(rf_comm *comm, rf_error *err)
+{
+    (void)err;
+    comm->generation = 1;
+    comm->n_channels = 1;
+    snprintf(comm->channels[0].name, sizeof comm->channels[0].name, "default");
+    for (uint32_t c = 0; c < comm->config.channels; c++)
+        comm->backend->clear(comm->device, rfi_region(comm, comm->rank, (int)c), comm->region_bytes,
+                             comm->generation);
+    rfi_channels_link(comm);
+    for (int d = 0; d < RFI_DTYPES; d++)
+        comm->max_count[d] = comm->config.capacity_bytes / rf_dtype_size((rf_dtype)d);
+    rfi_class_plans(comm);
+    return RF_OK;
+}
+
+/* ---- the transaction ---- */
+
+/* Either `local`, whose verdict is then agreed, or `together`, which is collective itself. */
+static const struct step {
+    const char *name;
+    rf_result (*local)(rf_comm *comm, rf_error *err);
+    rf_result (*together)(rf_comm *comm, rf_error *err);
+} steps[] = {
+    {"arguments", NULL, compare_arguments},
+    {"open", open_device, NULL},
+    {"identity", NULL, share_facts},
+    {"identity", fingerprint, NULL},
+    {"packs", rfi_variants_open, NULL},
+    {"allocate", allocate, NULL},
+    {"map", NULL, import_all},
+    {"probe", NULL, probe},
+    {"ready", start, NULL},
+};
+#define N_STEPS (sizeof steps / sizeof *steps)
+
+static rf_result take(rf_comm *comm, const struct step *step, rf_error *err)
+{
+    if (step->together)
+        return step->together(comm, err);
+    rf_error mine = {0};
+    rf_result bad = step->local(comm, &mine);
+    return rfi_agree(comm, step->name, bad, &mine, comm->config.create_timeout_ms, err);
+}
+
+void rfi_comm_free(rf_comm *comm)
+{
+    rfi_control_close(&comm->control);
+    if (comm->device)
+        comm->backend->close(comm->device);
+    if (comm->own.fd >= 0)
+        close(comm->own.fd);
+    for (uint32_t c = 0; comm->channels && c < comm->config.channels; c++)
+        rfi_plan_free(&comm->channels[c].plans);
+    rfi_variants_close(comm);
+    free(comm->channels);
+    free(comm->hw_text);
+    free(comm->env_text);
+    free(comm->toolchain);
+    pthread_mutex_destroy(&comm->lock);
+    free(comm);
+}
+
+static rf_comm *new_comm(const rfi_backend *backend, const rf_config *config, int rank, int world)
+{
+    rf_comm *comm = calloc(1, sizeof *comm);
+    size_t bytes = config->channels * sizeof(rfi_channel);
+    rfi_channel *channels = comm ? aligned_alloc(RF_LINE, bytes) : NULL;
+    if (!channels) {
+        free(comm);
+        return NULL;
+    }
+    memset(channels, 0, bytes);
+    comm->rank = rank;
+    comm->world = world;
+    comm->config = *config;
+    comm->backend = backend;
+    comm->channels = channels;
+    comm->own.fd = -1;
+    for (int r = 0; r < RF_MAX_WORLD; r++) {
+        comm->import[r].fd = -1;
+        comm->control.link[r].fd = -1;
+    }
+    pthread_mutex_init(&comm->lock, NULL);
+    return comm;
+}
+
+static rf_result check_boot(const rf_bootstrap *boot, rf_comm *const *out, rf_error *err)
+{
+    if (!boot || !out)
+        return rfi_fail(err, RF_E_ARG, -1, "arguments", "%s is NULL", boot ? "out" : "boot");
+    if (boot->world < 1 || boot->world > RF_MAX_WORLD)
+        return rfi_fail(err, RF_E_ARG, -1, "arguments", "boot.world is %d, expected 1 to %d",
+                        boot->world, RF_MAX_WORLD);
+    if (boot->rank < 0 || boot->rank >= boot->world)
+        return rfi_fail(err, RF_E_ARG, -1, "arguments", "boot.rank is %d, expected 0 to %d",
+                        boot->rank, boot->world - 1);
+    if (boot->world > 1 && !boot->allgather)
+        return rfi_fail(err, RF_E_ARG, boot->rank, "arguments", "boot.allgather is NULL");
+    return RF_OK;
+}
+
+rf_result rfi_comm_create_on(const rfi_backend *backend, const rf_config *config,
+                             const rf_bootstrap *boot, rf_comm **out, rf_error *err)
+{
+    rf_result bad = check_boot(boot, out, err);
+    if (bad)
+        return bad;
+    /* Trouble of this rank's own is brought to the meeting, so that nobody waits for it. */
+    rf_error mine = {0};
+    rf_config c = RF_CONFIG_INIT;
+    rf_comm *comm = NULL;
+    bad = rfi_config_read(config, &c, &mine);
+    uint32_t timeout = bad ? 60000 : c.create_timeout_ms;
+    if (!bad)
+        bad = rfi_config_environment(&c, &mine);
+    if (!bad)
+        bad = rfi_config_packs(&c, &mine);
+    if (!bad && !(comm = new_comm(backend, &c, boot->rank, boot->world)))
+        bad = rfi_fail(&mine, RF_E_MEMORY, boot->rank, "arguments", "no memory");
+    rfi_control control;
+    bad = rfi_control_open(&control, boot, bad, &mine, timeout, err);
+    if (bad) {
+        if (comm)
+            rfi_comm_free(comm);
+        return bad;
+    }
+    comm->control = control;
+    for (size_t i = 0; i < N_STEPS && !bad; i++)
+        bad = take(comm, &steps[i], err);
+    if (bad) {
+        rfi_comm_free(comm);
+        return bad;
+    }
+    *out = comm;
+    return RF_OK;
+}
+
+rf_result rf_comm_create(const rf_config *config, const rf_bootstrap *boot, rf_comm **out,
+                         rf_error *err)
+{
+    return rfi_comm_create_on(&rfi_backend_cpu, config, boot, out, err);
+}

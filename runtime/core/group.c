@@ -1,0 +1,110 @@
+/* What the tuner sees of a comm; see group.h. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core/comm.h"
+
+static rf_result closed(const rf_comm *comm, const char *step, rf_error *err)
+{
+    return rfi_fail(err, RF_E_CLOSED, comm->rank, step, "the comm is closed");
+}
+
+rf_result rfi_allgather(rf_comm *comm, const char *step, const void *in, void *out, size_t bytes,
+                        uint32_t timeout_ms, rf_error *err)
+{
+    if (comm->closed)
+        return closed(comm, step, err);
+    return rfi_control_allgather(&comm->control, step, in, out, bytes, timeout_ms, err);
+}
+
+rf_result rfi_broadcast(rf_comm *comm, const char *step, void *buf, size_t bytes,
+                        uint32_t timeout_ms, rf_error *err)
+{
+    if (comm->closed)
+        return closed(comm, step, err);
+    return rfi_control_broadcast(&comm->control, step, buf, bytes, timeout_ms, err);
+}
+
+rf_result rfi_agree(rf_comm *comm, const char *step, rf_result mine, const rf_error *mine_err,
+                    uint32_t timeout_ms, rf_error *err)
+{
+    if (comm->closed)
+        return closed(comm, step, err);
+    return rfi_control_agree(&comm->control, step, mine, mine_err, timeout_ms, err);
+}
+
+const rfi_fingerprint *rfi_hw(const rf_comm *comm)
+{
+    return &comm->hw;
+}
+
+const rfi_fingerprint *rfi_env(const rf_comm *comm)
+{
+    return &comm->env;
+}
+
+const char *rfi_arch(const rf_comm *comm)
+{
+    return comm->arch;
+}
+
+const char *rfi_toolchain(const rf_comm *comm)
+{
+    return comm->toolchain;
+}
+
+rf_store *rfi_store(const rf_comm *comm)
+{
+    return comm->rank == 0 ? comm->config.store : NULL;
+}
+
+uint64_t rfi_capacity(const rf_comm *comm)
+{
+    return comm->config.capacity_bytes;
+}
+
+uint32_t rfi_timeout_ms(const rf_comm *comm)
+{
+    return comm->config.create_timeout_ms;
+}
+
+void rfi_log(const rf_comm *comm, int level, const char *format, ...)
+{
+    if (!comm->config.log)
+        return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    for (char *c = line; *c; c++)
+        if (*c == '\n' || *c == '\r')
+            *c = ' ';
+    comm->config.log(comm->config.log_ctx, level, line);
+}
+
+void rfi_set_deadline(rf_comm *comm, int channel, uint32_t deadline_ms)
+{
+    uint32_t ms = deadline_ms ? deadline_ms : comm->config.deadline_ms;
+    comm->channels[channel].params.deadline_ns = (uint64_t)ms * 1000000u;
+}
+
+void rfi_set_tuning(rf_comm *comm, int open)
+{
+    __atomic_store_n(&comm->tuning, open, __ATOMIC_RELAXED);
+}
+
+int rf_can_profile(const rf_comm *comm)
+{
+    return comm ? __atomic_load_n(&comm->tuning, __ATOMIC_RELAXED) : 0;
+}
+
+int rf_comm_rank(const rf_comm *comm)
+{
+    return comm ? comm->rank : -1;
+}
+
+int rf_comm_world(const rf_comm *comm)
+{
+    return comm ? comm->world : 0;
+}

@@ -1,0 +1,152 @@
+/* Health, abort, reset, close, destroy. */
+#include <string.h>
+
+#include "core/comm.h"
+
+/* Poisons a channel of this rank and of its peers. The caller holds the lock, or is the only
+ * thread. */
+static void poison_all(rf_comm *comm, uint32_t channel, rf_fault_code code)
+{
+    for (int r = 0; r < comm->world; r++)
+        comm->backend->poison(comm->device, rfi_region(comm, r, (int)channel),
+                              RF_POISON(comm->rank, code));
+}
+
+rf_result rf_comm_check(const rf_comm *comm, rf_health *out)
+{
+    if (!comm || !out)
+        return RF_E_ARG;
+    static const rf_result cause[] = {RF_E_POISONED, RF_E_TIMEOUT,    RF_E_PEER,  RF_E_MISMATCH,
+                                      RF_E_ABORTED,  RF_E_GENERATION, RF_E_STREAM};
+    rf_health h = {.culprit = -1};
+    pthread_mutex_t *lock = (pthread_mutex_t *)&comm->lock;
+    pthread_mutex_lock(lock);
+    for (uint32_t c = 0; c < comm->n_channels; c++) {
+        const rfi_channel *channel = &comm->channels[c];
+        for (int p = 0; p < RFI_N_PATHS; p++)
+            if (p != RFI_PATH_FALLBACK && p != RFI_PATH_FAILED)
+                h.calls += __atomic_load_n(&channel->calls[p], __ATOMIC_RELAXED);
+        uint32_t poison = 0;
+        rf_fault fault = {0};
+        if (!comm->closed)
+            comm->backend->read_fault(comm->device, rfi_region(comm, comm->rank, (int)c), &poison,
+                                      &fault);
+        if (!poison || h.code)
+            continue;
+        uint32_t code = fault.code ? fault.code : RF_POISON_CODE(poison);
+        h.code = code < sizeof cause / sizeof *cause ? cause[code] : RF_E_POISONED;
+        h.channel = (int)c;
+        h.culprit = (int)(fault.code ? fault.culprit : RF_POISON_CULPRIT(poison));
+        h.sequence = fault.sequence;
+    }
+    if (comm->closed)
+        h.code = RF_E_CLOSED;
+    pthread_mutex_unlock(lock);
+    *out = h;
+    return RF_OK;
+}
+
+void rf_comm_abort(rf_comm *comm)
+{
+    if (!comm)
+        return;
+    pthread_mutex_lock(&comm->lock);
+    for (uint32_t c = 0; c < comm->config.channels && !comm->closed; c++)
+        poison_all(comm, c, RF_FAULT_ABORT);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* ---- reset ---- */
+
+static rf_result drain(rf_comm *comm, const char *step, uint32_t timeout_ms, rf_error *err)
+{
+    rf_result bad = comm->backend->drain(comm->device, timeout_ms);
+    return bad ? rfi_fail(err, bad, comm->rank, step,
+                          "launches of rank %d are still running after %u ms", comm->rank,
+                          timeout_ms)
+               : RF_OK;
+}
+
+static void clear(rf_comm *comm)
+{
+    for (uint32_t c = 0; c < comm->config.channels; c++) {
+        comm->backend->clear(comm->device, rfi_region(comm, comm->rank, (int)c), comm->region_bytes,
+                             comm->generation);
+        comm->channels[c].params.generation = comm->generation;
+        comm->channels[c].stream = 0;
+        comm->channels[c].told = 0;
+    }
+}
+
+/* Drain, barrier, clear, barrier: nobody clears while a peer's kernel may still write or read, and
+ * nobody launches before every region is clear. */
+rf_result rf_comm_reset(rf_comm *comm, uint32_t timeout_ms, rf_error *err)
+{
+    if (!comm)
+        return rfi_fail(err, RF_E_ARG, -1, "reset", "comm is NULL");
+    if (comm->closed)
+        return rfi_fail(err, RF_E_CLOSED, comm->rank, "reset", "the comm is closed");
+    rf_error mine = {0};
+    rf_result bad = drain(comm, "reset", timeout_ms, &mine);
+    bad = rfi_agree(comm, "reset", bad, &mine, timeout_ms, err);
+    if (bad)
+        return bad;
+    pthread_mutex_lock(&comm->lock);
+    comm->generation++;
+    clear(comm);
+    pthread_mutex_unlock(&comm->lock);
+    bad = rfi_agree(comm, "reset", RF_OK, NULL, timeout_ms, err);
+    if (bad) /* not everybody is ready: stay poisoned */
+        for (uint32_t c = 0; c < comm->config.channels; c++)
+            comm->backend->poison(comm->device, rfi_region(comm, comm->rank, (int)c),
+                                  RF_POISON(comm->rank, RF_FAULT_ABORT));
+    return bad;
+}
+
+/* ---- ends ---- */
+
+static void unmap_imports(rf_comm *comm)
+{
+    for (int r = 0; r < comm->world; r++)
+        if (r != comm->rank)
+            comm->backend->unmap(comm->device, &comm->import[r]);
+}
+
+static void mark_closed(rf_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->closed = 1;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* Drain, agree, unmap imports, agree, free the own memory. Without agreement the comm is closed all
+ * the same: shared memory lives until its last mapping goes. */
+rf_result rf_comm_close(rf_comm *comm, uint32_t timeout_ms, rf_error *err)
+{
+    if (!comm)
+        return rfi_fail(err, RF_E_ARG, -1, "close", "comm is NULL");
+    if (comm->closed)
+        return RF_OK;
+    rf_error mine = {0};
+    rf_result bad = drain(comm, "close", timeout_ms, &mine);
+    bad = rfi_agree(comm, "close", bad, &mine, timeout_ms, err);
+    if (bad) /* whoever still calls shall hear of it */
+        for (uint32_t c = 0; c < comm->config.channels; c++)
+            poison_all(comm, c, RF_FAULT_DEAD);
+    mark_closed(comm);
+    unmap_imports(comm);
+    if (!bad)
+        bad = rfi_control_agree(&comm->control, "close", RF_OK, NULL, timeout_ms, err);
+    comm->backend->release(comm->device, &comm->own);
+    return bad;
+}
+
+void rf_comm_destroy(rf_comm *comm)
+{
+    if (!comm)
+        return;
+    for (uint32_t c = 0; c < comm->config.channels && !comm->closed; c++)
+        poison_all(comm, c, RF_FAULT_DEAD);
+    rfi_control_shutdown(&comm->control);
+    rfi_comm_free(comm);
+}

@@ -1,0 +1,106 @@
+/* The variants of a comm: those of its packs for its world, and why one may not run. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/codes.h"
+#include "core/comm.h"
+
+static int compare_hash(const void *a, const void *b)
+{
+    return memcmp((*(const rf_variant *const *)a)->hash, (*(const rf_variant *const *)b)->hash, 16);
+}
+
+rf_result rfi_variants_open(rf_comm *comm, rf_error *err)
+{
+    size_t n = 0, shards_n = 0;
+    for (size_t p = 0; p < comm->config.n_packs; p++)
+        for (uint32_t s = 0; s < comm->config.packs[p]->n_shards; s++, shards_n++)
+            if (comm->config.packs[p]->shards[s]->world == (uint32_t)comm->world)
+                n += comm->config.packs[p]->shards[s]->n;
+    if (!n)
+        return rfi_fail(err, RF_E_VARIANT, comm->rank, "packs",
+                        "none of the %zu packs (%zu shards) has a variant for world %d",
+                        comm->config.n_packs, shards_n, comm->world);
+    comm->variants = malloc(n * sizeof *comm->variants);
+    comm->by_hash = malloc(n * sizeof *comm->by_hash);
+    if (!comm->variants || !comm->by_hash)
+        return rfi_fail(err, RF_E_MEMORY, comm->rank, "packs", "no memory for %zu variants", n);
+    for (size_t p = 0; p < comm->config.n_packs; p++)
+        for (uint32_t s = 0; s < comm->config.packs[p]->n_shards; s++) {
+            const rf_shard *shard = comm->config.packs[p]->shards[s];
+            if (shard->world != (uint32_t)comm->world)
+                continue;
+            rf_result bad = comm->backend->load(comm->device, shard, err);
+            if (bad)
+                return bad;
+            for (uint32_t v = 0; v < shard->n; v++)
+                comm->variants[comm->n_variants++] = &shard->variants[v];
+        }
+    memcpy(comm->by_hash, comm->variants, n * sizeof *comm->variants);
+    qsort(comm->by_hash, n, sizeof *comm->by_hash, compare_hash);
+    return RF_OK;
+}
+
+void rfi_variants_close(rf_comm *comm)
+{
+    free(comm->variants);
+    free(comm->by_hash);
+    comm->variants = comm->by_hash = NULL;
+    comm->n_variants = 0;
+}
+
+size_t rfi_variant_count(const rf_comm *comm)
+{
+    return comm->n_variants;
+}
+
+const rf_variant *rfi_variant_at(const rf_comm *comm, size_t i)
+{
+    return comm->variants[i];
+}
+
+const rf_variant *rfi_variant_by_hash(const rf_comm *comm, const unsigned char hash[16])
+{
+    rf_variant wanted;
+    memcpy(wanted.hash, hash, sizeof wanted.hash);
+    const rf_variant *key = &wanted, **found;
+    found = bsearch(&key, comm->by_hash, comm->n_variants, sizeof *comm->by_hash, compare_hash);
+    return found ? *found : NULL;
+}
+
+const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name)
+{
+    for (size_t i = 0; i < comm->n_variants; i++)
+        if (!strcmp(comm->variants[i]->name, name))
+            return comm->variants[i];
+    return NULL;
+}
+
+const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
+{
+    if (v->transport != RFI_TRANSPORT_CPU || !v->entry)
+        return "needs another backend";
+    if (v->isa > 31 || !(comm->isa_mask >> v->isa & 1))
+        return "needs instructions that not every rank's cpu has";
+    if (v->flags & RF_VARIANT_REASSOC && !(comm->config.flags & RF_REASSOC))
+        return "sums in another order: needs RF_REASSOC";
+    if (v->flags & RF_VARIANT_LOSSY && !(comm->config.flags & RF_LOSSY))
+        return "rounds on the wire: needs RF_LOSSY";
+    return NULL;
+}
+
+const char *rfi_refusal(const rf_comm *comm, const rf_variant *v, const rf_shape *shape)
+{
+    const char *here = rfi_refusal_here(comm, v);
+    if (here)
+        return here;
+    if (v->op != shape->op)
+        return "does another operation";
+    if (v->world != comm->world)
+        return "made for another world size";
+    if (v->dtype != shape->dtype)
+        return "made for another dtype";
+    if (v->hidden && v->hidden != shape->hidden)
+        return "made for another hidden size";
+    return NULL;
+}
