@@ -119,6 +119,9 @@ typedef struct rfi_db {
  * that nobody else could have written it. The file is never changed. wait_ms: for locks.
  * Errors: E_DB*; db->handle is NULL then. */
 rf_result rfi_db_open(rfi_db *db, const char *path, rfi_access access, int wait_ms, rf_error *err);
+/* The same for a file whose schema may be older: all but version and schema is checked. */
+rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access access, int wait_ms,
+                                  int *version, rf_error *err);
 /* Leaves an empty database at `path`, and its folder (0700) and file (0600) where there were none;
  * at no moment is there a partial file. An existing file is left alone, whatever it is. */
 rf_result rfi_db_create(const char *path, rf_error *err);
@@ -127,9 +130,6 @@ void rfi_db_close(rfi_db *db);
 rf_result rfi_db_default_path(char out[RFI_DB_PATH], rf_error *err);
 /* Protections for a connection to a file that somebody else may have written. */
 void rfi_db_protect(sqlite3 *handle);
-/* Version and identity of an open file: RF_OK, or what is wrong with it. */
-rf_result rfi_db_identify(sqlite3 *handle, const char *path, int *version, rf_error *err);
-
 /* Formats err from SQLite's last error on this connection: "PATH: DOING: MESSAGE". */
 rf_result rfi_db_fail(sqlite3 *handle, const char *path, int rc, const char *doing, rf_error *err);
 

@@ -236,7 +236,7 @@ static int pragma_int(sqlite3 *handle, const char *sql, int *out)
     return rc;
 }
 
-rf_result rfi_db_identify(sqlite3 *handle, const char *path, int *version, rf_error *err)
+static rf_result identify(sqlite3 *handle, const char *path, int *version, rf_error *err)
 {
     int application = 0, rc = pragma_int(handle, "PRAGMA application_id", &application);
     if (!rc)
@@ -337,7 +337,8 @@ static void file_name(const char *path, rfi_access access, char *out, size_t siz
     snprintf(out + used, size - used, "?immutable=1");
 }
 
-rf_result rfi_db_open(rfi_db *db, const char *path, rfi_access access, int wait_ms, rf_error *err)
+rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access access, int wait_ms,
+                                  int *version, rf_error *err)
 {
     memset(db, 0, sizeof *db);
     rf_result result = check_file(path, err);
@@ -353,18 +354,27 @@ rf_result rfi_db_open(rfi_db *db, const char *path, rfi_access access, int wait_
     int rc = sqlite3_open_v2(name, &db->handle, flags, NULL);
     if (rc) {
         result = rfi_db_fail(db->handle, path, rc, "open", err);
-        rfi_db_close(db);
-        return result;
+    } else {
+        sqlite3_busy_timeout(db->handle, wait_ms);
+        rfi_db_protect(db->handle);
+        result = identify(db->handle, path, version, err);
     }
-    sqlite3_busy_timeout(db->handle, wait_ms);
-    rfi_db_protect(db->handle);
+    if (result)
+        rfi_db_close(db);
+    return result;
+}
+
+rf_result rfi_db_open(rfi_db *db, const char *path, rfi_access access, int wait_ms, rf_error *err)
+{
     int version = 0;
-    result = rfi_db_identify(db->handle, path, &version, err);
-    if (result == RF_OK && version < RFI_DB_VERSION)
+    rf_result result = rfi_db_open_any_version(db, path, access, wait_ms, &version, err);
+    if (result)
+        return result;
+    if (version < RFI_DB_VERSION)
         result = rfi_fail(err, RF_E_DB, -1, "database",
                           "%.300s: has schema %d, expected %d; run `rankfold db migrate`", path,
                           version, RFI_DB_VERSION);
-    if (result == RF_OK)
+    else
         result = check_schema(db->handle, path, err);
     if (result)
         rfi_db_close(db);

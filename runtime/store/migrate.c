@@ -1,0 +1,98 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "core/group.h"
+#include "store/maintain.h"
+
+/* Schema 1 is the first. The next version adds the step from it here. */
+const char *const rfi_migrations[RFI_DB_VERSION] = {NULL};
+
+static rf_result climb(sqlite3 *copy, const char *path, const char *const *steps, int version,
+                       rf_error *err)
+{
+    int rc = sqlite3_exec(copy, "BEGIN", NULL, NULL, NULL);
+    for (; !rc && version < RFI_DB_VERSION; version++)
+        rc = sqlite3_exec(copy, steps[version], NULL, NULL, NULL);
+    char set[48];
+    snprintf(set, sizeof set, "PRAGMA user_version = %d", RFI_DB_VERSION);
+    if (!rc)
+        rc = sqlite3_exec(copy, set, NULL, NULL, NULL);
+    if (!rc)
+        rc = sqlite3_exec(copy, "COMMIT", NULL, NULL, NULL);
+    return rc ? rfi_db_fail(copy, path, rc, "migrate", err) : RF_OK;
+}
+
+static rf_result copy_all(sqlite3 *from, sqlite3 *to, const char *path, rf_error *err)
+{
+    sqlite3_backup *backup = sqlite3_backup_init(to, "main", from, "main");
+    int rc = backup ? sqlite3_backup_step(backup, -1) : sqlite3_errcode(to);
+    sqlite3_backup_finish(backup);
+    return rc == SQLITE_DONE ? RF_OK : rfi_db_fail(to, path, rc, "copy", err);
+}
+
+/* The copy at `aside`, climbed and sound. */
+static rf_result make_copy(sqlite3 *from, const char *aside, const char *const *steps, int version,
+                           rf_error *err)
+{
+    sqlite3 *copy = NULL;
+    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return rfi_fail(err, RF_E_DB_READONLY, -1, "database", "%.300s: %s", aside,
+                        strerror(errno));
+    close(fd);
+    int rc = sqlite3_open_v2(aside, &copy, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+    rf_result result = rc ? rfi_db_fail(copy, aside, rc, "open", err) : RF_OK;
+    rfi_db_protect(copy);
+    if (result == RF_OK)
+        result = copy_all(from, copy, aside, err);
+    if (result == RF_OK)
+        result = climb(copy, aside, steps, version, err);
+    sqlite3_close(copy);
+    if (result)
+        return result;
+    rfi_db db;
+    result = rfi_db_open(&db, aside, RFI_DB_WRITE, 0, err);
+    if (result == RF_OK) {
+        result = rfi_db_check(&db, err);
+        rfi_db_close(&db);
+    }
+    return result;
+}
+
+rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSION], int *from,
+                         rf_error *err)
+{
+    rfi_db db;
+    char aside[RFI_DB_PATH + 32];
+    uint32_t number = 0;
+    rf_result result = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, 5000, from, err);
+    if (result)
+        return result;
+    for (int v = *from; v < RFI_DB_VERSION && result == RF_OK; v++)
+        if (v < 0 || !steps[v])
+            result = rfi_fail(err, RF_E_DB, -1, "database",
+                              "%.300s: there is no way from schema %d to schema %d", path, *from,
+                              RFI_DB_VERSION);
+    if (result == RF_OK && *from < RFI_DB_VERSION) {
+        if (getrandom(&number, sizeof number, 0) != sizeof number)
+            number = (uint32_t)getpid();
+        /* ./ and not in another folder: it has to be renamed over the original. */
+        snprintf(aside, sizeof aside, "%s%s.%08" PRIx32, *path == '/' ? "" : "./", path, number);
+        result = rfi_db_begin(&db, 5000, err); /* nobody writes meanwhile */
+        if (result == RF_OK)
+            result = make_copy(db.handle, aside, steps, *from, err);
+        if (result == RF_OK && rename(aside, path))
+            result = rfi_fail(err, RF_E_DB, -1, "database", "%.300s: %s", path, strerror(errno));
+        if (result)
+            unlink(aside);
+        if (!sqlite3_get_autocommit(db.handle))
+            sqlite3_exec(db.handle, "ROLLBACK", NULL, NULL, NULL);
+    }
+    rfi_db_close(&db);
+    return result;
+}
