@@ -24,7 +24,7 @@ int rf_cli_db(int argc, char **argv);
 typedef enum rf_cli_kind {
     RF_CLI_FLAG,   /* int *: 1 when given */
     RF_CLI_TEXT,   /* const char ** */
-    RF_CLI_NUMBER, /* uint64_t *: a whole decimal number */
+    RF_CLI_NUMBER, /* uint64_t *: a whole decimal number from 1 */
     RF_CLI_TIME    /* uint32_t *, in milliseconds: 90, 90s, 500ms, 2m */
 } rf_cli_kind;
 

@@ -35,7 +35,7 @@ static int number(const char *text, uint64_t *out)
         return 0;
     unsigned long long n = strtoull(text, &end, 10);
     *out = n;
-    return *end == 0 && n < UINT64_MAX;
+    return *end == 0 && n > 0 && n < UINT64_MAX;
 }
 
 static int milliseconds(const char *text, uint32_t *out)
@@ -115,7 +115,7 @@ int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
         if (!store(o, optarg)) {
             rf_cli_error("%s: --%s: found '%s', expected %s", s->command, o->name, optarg,
                          o->kind == RF_CLI_TIME ? "a time such as 90, 500ms or 2m"
-                                                : "a whole number");
+                                                : "a whole number from 1");
             return usage(s);
         }
     }

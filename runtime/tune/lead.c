@@ -50,21 +50,28 @@ static rf_result begin_campaign(const rfi_session *s, rf_error *err)
     return store ? store->v->begin(store, &c, err) : RF_OK;
 }
 
-/* Every cold shape gets an equal part of the time that is left. */
-static rf_result run_cold(rfi_session *s, rfi_sweep *sweeps, size_t cold, rf_error *err)
+/* What a shape costs to measure, in no unit: a constant part, and its bytes. */
+static double weight(const rfi_session *s, const rfi_sweep *w)
 {
-    double end = s->start + s->options.budget_ms * 1e-3;
-    size_t left = cold;
+    double bytes = (double)w->key.bytes * rf_comm_world(s->comm);
+    return w->warm ? 0 : 1 + bytes / (1 << 20);
+}
+
+/* Every cold shape gets its part of the time that is left. */
+static rf_result run_cold(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
+{
+    double end = s->start + s->options.budget_ms * 1e-3, total = 0, before = 0;
+    for (size_t i = 0; i < s->n; i++)
+        total += weight(s, &sweeps[i]);
     for (size_t i = 0; i < s->n && rfi_seconds() < end; i++) {
+        double now = rfi_seconds(), mine = weight(s, &sweeps[i]);
         if (sweeps[i].warm)
             continue;
-        double now = rfi_seconds(), share = 1.0 / (double)cold;
-        double done = (double)(cold - left) * share;
-        rf_result rc =
-            rfi_sweep_run(&sweeps[i], now + (end - now) / (double)left, done, share, err);
+        rf_result rc = rfi_sweep_run(&sweeps[i], now + (end - now) * mine / (total - before),
+                                     before / total, mine / total, err);
         if (rc != RF_OK)
             return rc;
-        left--;
+        before += mine;
     }
     return RF_OK;
 }
@@ -81,7 +88,7 @@ static rf_result measure(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
         return RF_OK;
     rf_result rc = begin_campaign(s, err);
     if (rc == RF_OK)
-        rc = run_cold(s, sweeps, cold, err);
+        rc = run_cold(s, sweeps, err);
     if (rc == RF_OK && store)
         rc = store->v->end(store, err);
     return rc;
