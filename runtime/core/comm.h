@@ -70,7 +70,8 @@ struct rf_comm {
     const rf_variant **variants; /* of this world, in pack order */
     const rf_variant **by_hash;
     size_t n_variants;
-    uint64_t store_generation; /* of the last prepare */
+    uint64_t store_generation; /* of the last prepare, and what the store had to say */
+    char store_warning[256];
 };
 
 /* rf_comm_create with a backend of the caller's: tests decorate one to inject faults. */

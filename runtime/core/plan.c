@@ -225,6 +225,12 @@ static int decide(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
     return 1;
 }
 
+static const char *store_warning(const rf_comm *comm)
+{
+    rf_store *s = rfi_store(comm);
+    return s ? s->v->warning(s) : NULL;
+}
+
 static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t n, wire_plan *out,
                             rf_error *err)
 {
@@ -241,7 +247,7 @@ static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t 
             rfi_log(comm, 1, "%s", out[i].reason);
         unmeasured += out[i].rung == RF_RUNG_CLASS || out[i].rung == RF_RUNG_GENERIC;
     }
-    const char *warning = rfi_store(comm) ? rfi_store(comm)->v->warning(rfi_store(comm)) : NULL;
+    const char *warning = store_warning(comm);
     if (warning)
         rfi_log(comm, 1, "%s", warning);
     if (unmeasured)
@@ -323,7 +329,9 @@ static rf_result reserve(rf_comm *comm, int channel, size_t n, rf_error *err)
 
 static void commit(rf_comm *comm, int channel, const rfi_plan *plans, size_t n)
 {
+    const char *warning = store_warning(comm);
     pthread_mutex_lock(&comm->lock);
+    snprintf(comm->store_warning, sizeof comm->store_warning, "%s", warning ? warning : "");
     for (size_t i = 0; i < n; i++)
         rfi_plan_put(&comm->channels[channel].plans, &plans[i]);
     pthread_mutex_unlock(&comm->lock);
