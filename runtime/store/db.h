@@ -49,6 +49,7 @@ extern const char rfi_schema_sql[];
     X(MEASURED, "SELECT outcome, samples, order_index, min_ns, p10_ns, median_ns, p90_ns, "        \
                 "max_ns, noise_ns FROM measurement WHERE campaign = ?1 AND shape_no = ?2 AND "     \
                 "variant_hash = ?3 AND grid = ?4 ORDER BY measurement_no DESC LIMIT 1")            \
+    X(BEGIN_READ, "BEGIN")                                                                         \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
     X(COMMIT, "COMMIT")                                                                            \
     X(ROLLBACK, "ROLLBACK")                                                                        \

@@ -187,15 +187,27 @@ static const char *env_text(void *ctx, const unsigned char env[16])
     if (!statement)
         return NULL;
     rfi_db_bind_texts(statement, 1, 1, (const char *const[]){hex});
-    /* Not reset here: the text belongs to the row. close_read does it. */
+    /* Not reset here: the text belongs to the row until close_read. */
     return first_row(a, statement) ? (const char *)sqlite3_column_text(statement, 0) : NULL;
 }
 
-/* Ends what env_text left open, so that no lock stays. */
+/* One lookup is one read transaction: a single trip to the lock, one state of the file. */
+static void open_read(layer *l)
+{
+    sqlite3_stmt *statement = rfi_db_sql(&l->db, RFI_SQL_BEGIN_READ);
+    if (rfi_db_step(statement) == SQLITE_DONE)
+        sqlite3_reset(statement);
+}
+
 static void close_read(layer *l)
 {
-    if (l->db.handle && l->db.kept[RFI_SQL_ENV_TEXT])
+    if (!l->db.handle)
+        return;
+    if (l->db.kept[RFI_SQL_ENV_TEXT])
         sqlite3_reset(l->db.kept[RFI_SQL_ENV_TEXT]);
+    sqlite3_stmt *statement = rfi_db_sql(&l->db, RFI_SQL_ROLLBACK);
+    if (rfi_db_step(statement) == SQLITE_DONE)
+        sqlite3_reset(statement);
 }
 
 static int lookup(rf_store *base, const rfi_key *key, rfi_have_fn have, void *ctx,
@@ -210,6 +222,7 @@ static int lookup(rf_store *base, const rfi_key *key, rfi_have_fn have, void *ct
             continue;
         rf_result before = layers[i]->error.code;
         layers[i]->error.code = RF_OK;
+        open_read(layers[i]);
         int found = rfi_ladder(&source, key, have, ctx, out);
         close_read(layers[i]);
         if (layers[i]->error.code == RF_OK) {
