@@ -22,14 +22,14 @@ typedef struct words {
     char text[RF_CLI_MESSAGE];
 } words;
 
-static words *last_words; /* of this rank; NULL = says it itself */
+static words *last_words; /* of this rank, where rf_cli_world started it */
+static int speaks = 1;    /* on stderr by itself */
 
 int rf_cli_world_hand_over(const char *text)
 {
-    if (!last_words)
-        return 0;
-    snprintf(last_words->text, sizeof last_words->text, "%s", text);
-    return 1;
+    if (last_words)
+        snprintf(last_words->text, sizeof last_words->text, "%s", text);
+    return !speaks;
 }
 
 /* ---- the parent ---- */
@@ -126,7 +126,8 @@ static void be_rank(family *f, const char *name, int rank, pid_t parent, const s
     if (getppid() != parent)
         _exit(RF_CLI_FAILURE); /* it died before we asked to die with it */
     sigprocmask(SIG_SETMASK, mask, NULL);
-    last_words = rank ? &f->words[rank] : NULL;
+    last_words = &f->words[rank];
+    speaks = rank == 0;
     int code = run_rank(name, rank, f->n, fn, ctx);
     fflush(NULL);
     _exit(code);

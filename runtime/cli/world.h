@@ -4,8 +4,8 @@
 
 #define RF_CLI_MESSAGE 640 /* longest message, with terminator */
 
-/* In a rank other than 0 that was started by rf_cli_world: keeps the message for the parent and
- * returns 1. Elsewhere 0. */
+/* In a rank that rf_cli_world started: keeps the message for the parent. 1 = the parent will say
+ * it, 0 = say it here (rank 0, and whatever was not started so). */
 int rf_cli_world_hand_over(const char *text);
 
 #endif

@@ -104,13 +104,13 @@ static rf_result carry_out(rfi_session *s, const rfi_order *o, rfi_answer *out, 
         out->wrong |= all[r].wrong;
         out->ns = all[r].ns > out->ns ? all[r].ns : out->ns;
         if (!survivable(o->kind, all[r].code))
-            return rfi_fail(err, all[r].code, r, "tune", "rank %d: %s", r, all[r].text);
+            return rfi_fail(err, all[r].code, r, "tune", "%s", all[r].text);
         if (all[r].code != RF_OK && (culprit < 0 || is_waiting(out->code)))
             culprit = r, out->code = all[r].code;
     }
     if (culprit < 0)
         return RF_OK;
-    rfi_log(s->comm, 1, "tune: excluded, rank %d: %s", culprit, all[culprit].text);
+    rfi_log(s->comm, 1, "tune: excluded: rank %d: %s", culprit, all[culprit].text);
     return rf_comm_reset(s->comm, rfi_timeout_ms(s->comm), err);
 }
 

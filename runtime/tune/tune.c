@@ -48,6 +48,11 @@ static rf_result check_shape(const rf_comm *comm, const rf_shape *s, size_t i, r
                         "%llu bytes",
                         i, (unsigned long long)s->rows, (unsigned long long)s->hidden,
                         (unsigned long long)size, (unsigned long long)capacity);
+    if (!rf_supports(comm, s))
+        return rfi_fail(err, RF_E_VARIANT, rank, "tune",
+                        "shape %zu: no variant for %llu x %llu %s and %d ranks runs here", i,
+                        (unsigned long long)s->rows, (unsigned long long)s->hidden,
+                        rf_dtype_name(s->dtype), rf_comm_world(comm));
     return RF_OK;
 }
 
