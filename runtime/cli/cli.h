@@ -75,6 +75,10 @@ void rf_cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* The same for a library error; returns RF_CLI_FAILURE. */
 int rf_cli_failed(const char *what, const rf_error *err);
 
+/* At the end of a process: the exit code, or RF_CLI_FAILURE (said) if stdout could not be written.
+ */
+int rf_cli_finish(int code);
+
 typedef enum rf_cli_style {
     RF_CLI_PLAIN,
     RF_CLI_BOLD,

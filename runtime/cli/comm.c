@@ -1,3 +1,6 @@
+#include <stdio.h>
+#include <string.h>
+
 #include "cli/cli.h"
 
 RF_DECLARE_PACK(cpu);
@@ -6,11 +9,15 @@ const size_t rf_cli_n_packs = sizeof rf_cli_packs / sizeof *rf_cli_packs;
 
 #define CLOSE_MS 10000u
 
+/* Warnings, each once: every prepare repeats what is wrong with the database. */
 static void log_line(void *ctx, int level, const char *line)
 {
+    static char last[RF_ERROR_TEXT];
     (void)ctx;
-    if (level <= 1)
-        rf_cli_error("%s", line);
+    if (level > 1 || strcmp(line, last) == 0)
+        return;
+    snprintf(last, sizeof last, "%s", line);
+    rf_cli_error("%s", line);
 }
 
 int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out)

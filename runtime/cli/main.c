@@ -35,7 +35,7 @@ static void help(void)
 #undef RF_X
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
@@ -55,4 +55,9 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
     rf_cli_error("unknown command '%s'; try 'rankfold --help'", name);
     return RF_CLI_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    return rf_cli_finish(dispatch(argc, argv));
 }

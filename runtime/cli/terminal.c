@@ -33,6 +33,14 @@ int rf_cli_failed(const char *what, const rf_error *err)
     return RF_CLI_FAILURE;
 }
 
+int rf_cli_finish(int code)
+{
+    int bad = ferror(stdout) | fflush(stdout);
+    if (bad)
+        rf_cli_error("cannot write the output");
+    return bad && code == RF_CLI_OK ? RF_CLI_FAILURE : code;
+}
+
 static int is_terminal(int fd)
 {
     const char *term = getenv("TERM");

@@ -39,6 +39,7 @@ typedef struct family {
     pid_t pid[MAX_WORLD];
     words *words; /* n of them, shared */
     int failed;   /* exit code so far */
+    int unheard;  /* nobody reads the output any more: no complaints */
     double until; /* when the rest is killed; 0 = no hurry */
 } family;
 
@@ -55,7 +56,9 @@ static void one_ended(family *f, int rank, int status)
     f->left--;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return;
-    if (WIFSIGNALED(status) && WTERMSIG(status) != SIGPIPE && f->until == 0)
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE)
+        f->unheard = 1;
+    else if (WIFSIGNALED(status) && f->until == 0)
         rf_cli_error("rank %d was killed by signal %d (%s)", rank, WTERMSIG(status),
                      strsignal(WTERMSIG(status)));
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : RF_CLI_FAILURE;
@@ -76,7 +79,7 @@ static void reap(family *f)
 
 static void repeat_last_words(const family *f)
 {
-    for (int r = 1; r < f->n; r++) {
+    for (int r = 1; r < f->n && !f->unheard; r++) {
         int said = f->words[r].text[0] == 0;
         for (int k = 0; k < r; k++)
             said |= strcmp(f->words[r].text, f->words[k].text) == 0;
@@ -128,8 +131,7 @@ static void be_rank(family *f, const char *name, int rank, pid_t parent, const s
     sigprocmask(SIG_SETMASK, mask, NULL);
     last_words = &f->words[rank];
     speaks = rank == 0;
-    int code = run_rank(name, rank, f->n, fn, ctx);
-    fflush(NULL);
+    int code = rf_cli_finish(run_rank(name, rank, f->n, fn, ctx));
     _exit(code);
 }
 
