@@ -36,29 +36,31 @@
 /* ---- the channel region of one rank (cpu transport)
  * ------------------------------------------------------------- Every rank owns one region per
  * channel; all ranks map it. The header is RF_REGION_HEADER bytes, then RF_SLOTS slots of
- * slot_bytes each. Only the owner stores into its region, with two exceptions: any rank may set
- * `poison` (compare and swap from 0) and any rank may count itself into `sleepers`. */
+ * slot_bytes each. Only the owner stores into its region, with three exceptions: any rank may set
+ * `poison` (compare and swap from 0), any rank may count itself into `sleepers`, and in a two-shot
+ * step the owner of a part replaces that part of every peer's slot by the sum. */
 
 #define RF_REGION_HEADER 4096
 #define RF_SLOTS         2
 #define RF_LINE          128 /* two cache lines: the adjacent-line prefetcher pairs them */
 
-/* One call as its rank announced it; lies on the same line as the sequence number that publishes
- * it, so that a mismatch between ranks is caught at no cost. Indexed by sequence & (RF_SLOTS - 1),
- * like the slots. */
+/* One step as its rank announced it; lies on the line of the sequence number that publishes it, so
+ * that a mismatch between ranks is caught at no cost. Indexed by sequence & (RF_SLOTS - 1), like
+ * the slots. */
 typedef struct rf_call {
     uint64_t count; /* elements of the whole call */
     uint64_t tag;   /* first 8 bytes of the variant's hash, xor grid */
+    uint64_t small; /* one-shot steps of at most 8 bytes: the input itself, no slot is touched */
 } rf_call;
 
 /* A sequence number that its owner advances and that peers wait for: 64 bit, so that it never
- * wraps. */
+ * wraps. All that is read with it lies on one cache line. */
 typedef struct rf_flag {
     uint64_t sequence;
     uint32_t sleepers; /* waiters that sleep on the futex at the low half of `sequence` */
     uint32_t unused;
     rf_call call[RF_SLOTS];
-    unsigned char pad[RF_LINE - 16 - RF_SLOTS * 16];
+    unsigned char pad[RF_LINE - 16 - RF_SLOTS * 24];
 } rf_flag;
 
 /* The page that one load reads before a kernel does anything. */
@@ -69,7 +71,8 @@ typedef struct rf_control {
         generation; /* params of another generation are refused: a replay from before a resume */
     uint32_t
         poison; /* 0 = healthy, else RF_POISON(culprit, code): sticky until the collective reset */
-    uint32_t busy; /* set while a kernel runs on the channel: overlap poisons */
+    uint32_t busy; /* cpu: set while a kernel runs on the channel: overlap poisons;
+                      cuda: blocks of this call that have arrived */
     unsigned char pad[RF_LINE - 20];
 } rf_control;
 
@@ -107,6 +110,15 @@ typedef struct rf_region {
     rf_flag answer; /* two-shot: the owned part's sum is in the slot */
     rf_fault fault;
 } rf_region;
+
+/* cuda: what a channel shares with the host, in host memory that the device maps. The device writes
+ * all but `abort`. */
+typedef struct rf_page {
+    uint32_t abort;  /* not 0: waiting kernels give up and blame this rank */
+    uint32_t poison; /* copy of rf_control.poison, written after the fault */
+    unsigned char pad[RF_LINE - 8];
+    rf_fault fault;
+} rf_page;
 
 /* ---- kernels
  * -----------------------------------------------------------------------------------------------------*/

@@ -1,92 +1,197 @@
-/* All-reduce between ranks that map each other's channel region. */
+/* All-reduce between ranks that map each other's channel region (templates/abi.h).
+ *
+ * A call is cut into steps, numbered through all calls of the channel; step s uses slot s % 2.
+ *
+ * One-shot: every rank copies its input to its slot and arrives; when all have arrived, each folds
+ * all inputs, in rank order, its own from `in`.
+ *
+ * Two-shot: the step is cut into `world` parts of whole lines, part i owned by rank i. Every rank
+ * copies what others own to its slot and arrives; when all have arrived, the owner folds its part,
+ * stores the sum to `out` and over the inputs in the peers' slots, and answers; when all have
+ * answered, each copies the other parts' sums from its own slot to `out`. Each line goes to its
+ * owner and comes back; neither way is another copy of it left that a store would have to call in,
+ * which is why this beats sums that wait in the owner's slot. A rank that owns nothing arrives and
+ * answers like the others.
+ *
+ * Slots are free when they are used again. Step s stores to a slot that step s - 2 used. This rank
+ * has finished step s - 1, so every rank has arrived at s - 1, so every rank has finished step
+ * s - 2: it has folded what it read from our slot, stored to our slot what it owed us, and will do
+ * neither again. With one slot, a slow rank may still read step s - 1. Where in its slot a step
+ * lies (place_of) doesn't enter the argument.
+ *
+ * Order: what a rank stores before it publishes (release) is seen by whoever has read the sequence
+ * number (acquire). Loads from slots come after the wait, by control flow and acquire. A rank that
+ * reads early never happens: slots are read after the flag only.
+ *
+ * In place (in == out): a step's inputs are in the slots, or in registers (fold_turn), or own input
+ * of a place not yet written, before `out` is written at that place. One-shot: place i of out is
+ * written by the turn that read place i of in. Two-shot: out's own part likewise; the other parts
+ * are written after the answers, and were staged before the arrival. Later steps touch other
+ * places. */
 #ifndef RANKFOLD_CPU_ALL_REDUCE_H
 #define RANKFOLD_CPU_ALL_REDUCE_H
 
-#include "abi.h"
-#include "cpu/vector.h"
+#include "cpu/fold.h"
+#include "cpu/flags.h"
 
-RF_INLINE rf_region *region_of(const rf_params *p, uint32_t rank)
+/* Offset in its slot of a step of `bytes`. Small steps move through the slot: a line that lies in
+ * the nearest cache of its writer, shared with its readers, is slower to get back than one that has
+ * moved on to the next cache. */
+RF_INLINE uint64_t place_of(const rf_params *p, uint64_t sequence, uint64_t bytes)
 {
-    return (rf_region *)(void *)p->peer[rank];
-}
-
-RF_INLINE rf_element *slot_of(const rf_params *p, uint32_t rank, uint64_t sequence)
-{
-    return (rf_element *)(void *)(p->peer[rank] + RF_REGION_HEADER +
-                                  (sequence & (RF_SLOTS - 1)) * p->slot_bytes);
-}
-
-RF_INLINE void publish(const rf_params *p, rf_flag *flag, uint64_t sequence)
-{
-    rf_call *call = &flag->call[sequence & (RF_SLOTS - 1)];
-    call->count = p->count;
-    call->tag = p->tag;
-    __atomic_store_n(&flag->sequence, sequence, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&flag->sleepers, __ATOMIC_RELAXED)) {
-        p->host->wake(flag);
-    }
-}
-
-RF_INLINE int await(const rf_params *p, uint32_t peer, rf_flag *flag, uint64_t sequence,
-                    rf_step step)
-{
-    for (uint32_t i = 0; __atomic_load_n(&flag->sequence, __ATOMIC_ACQUIRE) < sequence; i++) {
-        if (i == p->host->spin) {
-            return p->host->wait(p, peer, flag, sequence, step);
+    static const struct {
+        uint32_t most, places, stride;
+    } table[] = {{4096, 2, 16384}, {16384, 8, 16384}, {65536, 2, 65536}};
+    uint64_t turn = sequence / RF_SLOTS;
+    for (uint32_t i = 0; i < 3 && p->slot_bytes >= 131072; i++) {
+        if (bytes <= table[i].most) {
+            return (turn & (table[i].places - 1)) * table[i].stride;
         }
-        __builtin_ia32_pause();
     }
     return 0;
 }
 
-RF_INLINE int same_call(const rf_params *p, uint32_t peer, const rf_flag *flag, uint64_t sequence)
+RF_INLINE unsigned char *slot_of(const rf_params *p, uint32_t rank, uint64_t sequence,
+                                 uint64_t bytes)
 {
-    const rf_call *call = &flag->call[sequence & (RF_SLOTS - 1)];
-    if (call->count != p->count) {
-        p->host->fail(p, RF_FAULT_MISMATCH, peer, RF_STEP_ARRIVE, sequence, p->count, call->count);
+    return p->peer[rank] + RF_REGION_HEADER + (sequence & (RF_SLOTS - 1)) * p->slot_bytes +
+           place_of(p, sequence, bytes);
+}
+
+/* A few elements travel with the flag. */
+RF_INLINE int small_step(const rf_params *p, uint32_t world, uint64_t sequence,
+                         const unsigned char *in, unsigned char *out, uint64_t bytes)
+{
+    uint64_t mine = 0;
+    if (bytes == sizeof mine) {
+        __builtin_memcpy(&mine, in, sizeof mine);
+    } else {
+        __builtin_memcpy(&mine, in, bytes);
+    }
+    arrive(p, sequence, mine);
+    if (!await(p, world, sequence, RF_STEP_ARRIVE) || !same_call(p, world, sequence)) {
         return 0;
     }
-    if (call->tag != p->tag) {
-        p->host->fail(p, RF_FAULT_MISMATCH, peer, RF_STEP_ARRIVE, sequence, p->tag, call->tag);
-        return 0;
+    for (uint64_t at = 0; at < bytes; at += sizeof(rf_element)) {
+        float sum = 0;
+        UNROLL for (uint32_t r = 0; r < world; r++)
+        {
+            rf_element e;
+            __builtin_memcpy(&e, (const unsigned char *)&call_of(p, r, sequence)->small + at,
+                             sizeof e);
+            sum = r == 0 ? element_widen(e) : sum + element_widen(e);
+        }
+        rf_element rounded = element_round(sum);
+        __builtin_memcpy(out + at, &rounded, sizeof rounded);
     }
     return 1;
 }
 
-RF_INLINE int one_shot_step(const rf_params *p, uint32_t world, uint64_t sequence,
-                            const rf_element *in, rf_element *out, uint64_t n)
+RF_INLINE int one_shot_step(const rf_params *p, rf_tactic t, uint64_t sequence,
+                            const unsigned char *in, unsigned char *out, uint64_t bytes)
 {
-    rf_element *mine = slot_of(p, p->rank, sequence);
-    for (uint64_t i = 0; i < n; i++) {
-        mine[i] = in[i];
+    rf_fold f;
+    f.bytes = bytes, f.rank = p->rank, f.out = out;
+    copy_lines(slot_of(p, p->rank, sequence, bytes), in, bytes);
+    arrive(p, sequence, 0);
+    f.slot[0] = slot_of(p, p->rank, sequence + 1, bytes);
+    own_lines(&f, t, 0, lead_of(t));
+    UNROLL for (uint32_t r = 0; r < t.world; r++)
+    {
+        f.from[r] = r == p->rank ? in : slot_of(p, r, sequence, bytes);
     }
-    publish(p, &region_of(p, p->rank)->arrive, sequence);
-    const rf_element *from[RF_MAX_WORLD];
-    for (uint32_t r = 0; r < world; r++) {
-        rf_flag *flag = &region_of(p, r)->arrive;
-        from[r] = r == p->rank ? in : slot_of(p, r, sequence);
-        if (r != p->rank && (await(p, r, flag, sequence, RF_STEP_ARRIVE) != 0 ||
-                             !same_call(p, r, flag, sequence))) {
-            return 0;
+    if (!await(p, t.world, sequence, RF_STEP_ARRIVE) || !same_call(p, t.world, sequence)) {
+        return 0;
+    }
+    fold(&f, t);
+    return 1;
+}
+
+RF_INLINE int two_shot_step(const rf_params *p, rf_tactic t, uint64_t sequence,
+                            const unsigned char *in, unsigned char *out, uint64_t bytes)
+{
+    const uint64_t lines = (bytes + LINE - 1) / LINE, part = (lines + t.world - 1) / t.world * LINE;
+    unsigned char *mine = slot_of(p, p->rank, sequence, bytes);
+    uint64_t begin[RF_MAX_WORLD + 1];
+    for (uint32_t r = 0; r <= t.world; r++) {
+        begin[r] = r * part < bytes ? r * part : bytes;
+    }
+    for (uint32_t r = 0; r < t.world; r++) {
+        if (r != p->rank) {
+            copy_lines(mine + begin[r], in + begin[r], begin[r + 1] - begin[r]);
         }
     }
-    for (uint64_t i = 0; i < n; i++) {
-        rf_vector sum = vector_load(from[0] + i);
-        for (uint32_t r = 1; r < world; r++) {
-            sum = vector_add(sum, vector_load(from[r] + i));
+    arrive(p, sequence, 0);
+
+    const uint64_t own = begin[p->rank];
+    rf_fold f;
+    f.bytes = begin[p->rank + 1] - own, f.rank = p->rank, f.out = out + own;
+    UNROLL for (uint32_t r = 0; r < t.world; r++)
+    {
+        f.from[r] = (r == p->rank ? in : slot_of(p, r, sequence, bytes)) + own;
+    }
+    UNROLL for (uint32_t i = 0; i < t.world - 1; i++)
+    {
+        uint32_t peer = i < p->rank ? i : i + 1;
+        f.slot[i] = slot_of(p, peer, sequence, bytes) + own;
+    }
+    if (!await(p, t.world, sequence, RF_STEP_ARRIVE) || !same_call(p, t.world, sequence)) {
+        return 0;
+    }
+    own_lines(&f, t, 0, lead_of(t));
+    fold(&f, t);
+    publish(p, &region_of(p, p->rank)->answer, sequence);
+    if (!await(p, t.world, sequence, RF_STEP_ANSWER)) {
+        return 0;
+    }
+    for (uint32_t r = 0; r < t.world; r++) {
+        if (r != p->rank) {
+            collect(out + begin[r], mine + begin[r], begin[r + 1] - begin[r], t);
         }
-        vector_store(out + i, sum);
     }
     return 1;
 }
 
-RF_INLINE void all_reduce_os(const rf_params *p, uint32_t world, uint32_t hidden, uint32_t unroll,
-                             int streaming)
+/* All steps of one call; stops at the first that fails. */
+RF_INLINE void steps(const rf_params *p, rf_tactic t, rf_control *control)
 {
-    (void)hidden, (void)unroll, (void)streaming;
+    const uint64_t bytes = p->count * sizeof(rf_element), asked = (uint64_t)p->grid * 1024;
+    const uint64_t most = asked < p->slot_bytes ? asked : p->slot_bytes;
+    const unsigned char *in = p->in;
+    unsigned char *out = p->out;
+    uint64_t sequence = control->epoch;
+    for (uint64_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < most ? bytes - at : most;
+        sequence++;
+        int done = t.two_shot ? two_shot_step(p, t, sequence, in + at, out + at, n)
+                   : n > 8    ? one_shot_step(p, t, sequence, in + at, out + at, n)
+                              : small_step(p, t.world, sequence, in + at, out + at, n);
+        if (!done) {
+            break;
+        }
+        control->epoch = sequence;
+    }
+    if (t.streaming) {
+        stream_fence();
+    }
+}
+
+/* World 1: a rounding copy, which makes every NaN canonical. */
+RF_INLINE void copy_alone(const rf_params *p, rf_tactic t)
+{
+    rf_fold f;
+    f.bytes = p->count * sizeof(rf_element), f.rank = 0, f.out = p->out, f.from[0] = p->in;
+    fold(&f, t);
+    if (t.streaming) {
+        stream_fence();
+    }
+}
+
+RF_INLINE void all_reduce(const rf_params *p, rf_tactic t)
+{
     rf_control *control = &region_of(p, p->rank)->control;
     if (__atomic_load_n(&control->poison, __ATOMIC_RELAXED)) {
-        return;
+        return; /* sticky; whoever poisoned has left the reason */
     }
     if (control->generation != p->generation) {
         p->host->fail(p, RF_FAULT_GENERATION, p->rank, RF_STEP_ENTRY, control->epoch,
@@ -97,15 +202,10 @@ RF_INLINE void all_reduce_os(const rf_params *p, uint32_t world, uint32_t hidden
         p->host->fail(p, RF_FAULT_BUSY, p->rank, RF_STEP_ENTRY, control->epoch, 0, 1);
         return;
     }
-    uint64_t step = (uint64_t)p->grid * 1024;
-    step = (step < p->slot_bytes ? step : p->slot_bytes) / sizeof(rf_element);
-    for (uint64_t at = 0; at < p->count; at += step) {
-        uint64_t n = p->count - at < step ? p->count - at : step;
-        if (!one_shot_step(p, world, control->epoch + 1, (const rf_element *)p->in + at,
-                           (rf_element *)p->out + at, n)) {
-            break;
-        }
-        control->epoch++;
+    if (t.world == 1) {
+        copy_alone(p, t);
+    } else {
+        steps(p, t, control);
     }
     __atomic_store_n(&control->busy, 0, __ATOMIC_RELEASE);
 }
