@@ -65,7 +65,8 @@ typedef struct rfi_backend {
     void (*release)(rfi_device *device, rfi_memory *allocated);
     /* Makes every kernel of the shard launchable without lazy loading. */
     rf_result (*load)(rfi_device *device, const rf_shard *shard, rf_error *err);
-    /* `params` is copied before return. Synchronous on the NULL cpu stream, else asynchronous. */
+    /* `params` is copied before return. Synchronous on the NULL cpu stream, else asynchronous.
+     * E_POISONED: the channel was poisoned before; nothing ran. */
     rf_result (*launch)(rfi_device *device, const rf_variant *variant, const rf_params *params,
                         void *stream);
     void (*stream_info)(rfi_device *device, void *stream, rfi_stream_info *out);
@@ -83,6 +84,11 @@ typedef struct rfi_backend {
     /* Never blocks: launches in flight and graphs keep what they use, as `unmap` does. */
     void (*close)(rfi_device *device);
 } rfi_backend;
+
+/* A fault code (rf_fault_code) as the result that a call returns, and in words that follow a rank:
+ * "did not arrive within the deadline". */
+rf_result rfi_fault_result(uint32_t code);
+const char *rfi_fault_text(uint32_t code);
 
 extern const rfi_backend rfi_backend_cpu;
 

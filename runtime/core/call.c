@@ -1,6 +1,6 @@
 /* The hot path: checks, one look-up, one launch. No allocation, no lock, no system call unless
  * something is wrong. */
-#include <string.h>
+#include <stdio.h>
 
 #include "core/comm.h"
 
@@ -27,21 +27,32 @@ static __attribute__((cold)) rf_result keep(rf_comm *comm, rfi_channel *channel,
         return keep(comm, channel, &fail_err);                                                     \
     } while (0)
 
-static const char *const fault_text[] = {
-    [RF_FAULT_NONE] = "",
-    [RF_FAULT_DEADLINE] = "did not arrive within the deadline",
-    [RF_FAULT_DEAD] = "is gone",
-    [RF_FAULT_MISMATCH] = "made another call",
-    [RF_FAULT_ABORT] = "aborted",
-    [RF_FAULT_GENERATION] = "launched with parameters from before a reset",
-    [RF_FAULT_BUSY] = "runs two kernels at once on one channel",
-};
-#define N_FAULTS (sizeof fault_text / sizeof *fault_text)
-
 static const char *const step_text[] = {"entry", "arrival", "answer"};
 
-/* `result` is what the launch returned, or E_POISONED: the channel was poisoned before it. */
-static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *channel,
+/* What a fault record adds to "rank 2 did not arrive ...". */
+static void describe(const rf_fault *f, const rfi_channel *channel, uint64_t count, char *buf,
+                     size_t size)
+{
+    buf[0] = 0;
+    int used = 0;
+    if (f->code)
+        used = snprintf(buf, size, " (step %llu, %s", (unsigned long long)f->sequence,
+                        f->step < 3 ? step_text[f->step] : "?");
+    if (f->code == RF_FAULT_DEADLINE)
+        snprintf(buf + used, size - (size_t)used, ", after %llu ms)",
+                 (unsigned long long)(channel->params.deadline_ns / 1000000u));
+    else if (f->code == RF_FAULT_MISMATCH)
+        snprintf(buf + used, size - (size_t)used, ": %s %llu expected, %llu found)",
+                 f->expected == count ? "count" : "variant", (unsigned long long)f->expected,
+                 (unsigned long long)f->found);
+    else if (f->code)
+        snprintf(buf + used, size - (size_t)used, ")");
+}
+
+/* `result` is what the launch returned; E_POISONED = the channel was poisoned before it. Then, if
+ * no kernel of ours has failed, a peer did it between two calls: the first call to notice gets the
+ * cause. */
+static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *channel, uint64_t count,
                                                rf_result result)
 {
     int index = (int)(channel - comm->channels);
@@ -52,31 +63,17 @@ static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *chann
         FAIL(comm, channel, result, comm->rank, "channel %d: %s", index, rf_strerror(result));
     uint32_t code = fault.code ? fault.code : RF_POISON_CODE(poison);
     int culprit = (int)(fault.code ? fault.culprit : RF_POISON_CULPRIT(poison));
-    const char *what = code < N_FAULTS ? fault_text[code] : "failed";
-    int first = !channel->told;
+    const char *what = rfi_fault_text(code);
+    if (result == RF_E_POISONED && !fault.code && !channel->told)
+        result = rfi_fault_result(code);
     channel->told = 1;
-    if (result == RF_E_POISONED && first && code < N_FAULTS) {
-        /* A peer poisoned us between two calls: the first to hear of it gets the cause. */
-        static const rf_result cause[] = {RF_E_POISONED, RF_E_TIMEOUT,    RF_E_PEER,  RF_E_MISMATCH,
-                                          RF_E_ABORTED,  RF_E_GENERATION, RF_E_STREAM};
-        result = cause[code];
-    }
     if (result == RF_E_POISONED)
         FAIL(comm, channel, result, culprit,
              "channel %d: poisoned since rank %d %s; rf_comm_reset revives it", index, culprit,
              what);
-    if (code == RF_FAULT_MISMATCH && fault.code)
-        FAIL(comm, channel, result, culprit,
-             "channel %d: rank %d made another call at step %llu: expected count or variant %llu, "
-             "found %llu",
-             index, culprit, (unsigned long long)fault.sequence, (unsigned long long)fault.expected,
-             (unsigned long long)fault.found);
-    if (fault.code)
-        FAIL(comm, channel, result, culprit, "channel %d: rank %d %s (step %llu, %s; %llu ms)",
-             index, culprit, what, (unsigned long long)fault.sequence,
-             fault.step < 3 ? step_text[fault.step] : "?",
-             (unsigned long long)(channel->params.deadline_ns / 1000000u));
-    FAIL(comm, channel, result, culprit, "channel %d: rank %d %s", index, culprit, what);
+    char detail[160];
+    describe(&fault, channel, count, detail, sizeof detail);
+    FAIL(comm, channel, result, culprit, "channel %d: rank %d %s%s", index, culprit, what, detail);
 }
 
 /* ---- checking ---- */
@@ -144,7 +141,7 @@ static rf_result issue(rf_comm *comm, rfi_channel *channel, const rfi_plan *plan
     p.tag = plan->tag;
     p.grid = plan->grid;
     rf_result result = comm->backend->launch(comm->device, plan->variant, &p, stream);
-    return __builtin_expect(result != RF_OK, 0) ? explain(comm, channel, result) : RF_OK;
+    return __builtin_expect(result != RF_OK, 0) ? explain(comm, channel, count, result) : RF_OK;
 }
 
 /* ---- public ---- */

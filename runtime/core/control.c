@@ -168,35 +168,6 @@ static ssize_t recv_first(int fd, void *data, size_t bytes, int *slot)
     return n;
 }
 
-static rf_result push(rfi_control *c, transfer *t, int r)
-{
-    half *h = &t->send[r];
-    while (!h->done) {
-        int in_head = h->head < sizeof(frame);
-        const unsigned char *from =
-            in_head ? (const unsigned char *)&t->mine + h->head : t->out + h->body;
-        size_t left = in_head ? sizeof(frame) - h->head : t->bytes - h->body;
-        ssize_t n = in_head && !h->head
-                        ? send_first(t, c->link[r].fd, from, left)
-                        : send(c->link[r].fd, from, left, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-            return RF_OK;
-        if (n < 0) {
-            /* What the peer said before it went explains more than the broken pipe. */
-            h->done = 1;
-            if (errno == EPIPE && t->recv[r].wanted && !t->recv[r].done)
-                return RF_OK;
-            return lost(c, t->step, r, errno);
-        }
-        if (in_head)
-            h->head += (size_t)n;
-        else
-            h->body += (size_t)n;
-        h->done = h->head == sizeof(frame) && h->body == t->bytes;
-    }
-    return RF_OK;
-}
-
 static rf_result peer_gave_up(rfi_control *c, const transfer *t, int r)
 {
     goodbye g;
@@ -227,6 +198,45 @@ static rf_result check_head(rfi_control *c, const transfer *t, int r)
                         "rank %d brings %llu bytes to '%s', rank %d brings %llu", r,
                         (unsigned long long)f->bytes, t->step, c->rank,
                         (unsigned long long)t->bytes);
+    return RF_OK;
+}
+
+/* A broken pipe: what the peer said before it went explains more. Frames that this collective has
+ * read already are behind us. */
+static rf_result last_words(rfi_control *c, transfer *t, int r, int why)
+{
+    half *h = &t->recv[r];
+    if (h->wanted && !h->done) {
+        t->send[r].done = 1; /* the receiving side finds them, or the end */
+        return RF_OK;
+    }
+    if (!rfi_socket_recv(c->link[r].fd, &t->theirs[r], sizeof(frame), 0) &&
+        t->theirs[r].magic == MAGIC && t->theirs[r].kind == FRAME_GAVE_UP)
+        return peer_gave_up(c, t, r);
+    return lost(c, t->step, r, why);
+}
+
+static rf_result push(rfi_control *c, transfer *t, int r)
+{
+    half *h = &t->send[r];
+    while (!h->done) {
+        int in_head = h->head < sizeof(frame);
+        const unsigned char *from =
+            in_head ? (const unsigned char *)&t->mine + h->head : t->out + h->body;
+        size_t left = in_head ? sizeof(frame) - h->head : t->bytes - h->body;
+        ssize_t n = in_head && !h->head
+                        ? send_first(t, c->link[r].fd, from, left)
+                        : send(c->link[r].fd, from, left, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return RF_OK;
+        if (n < 0)
+            return last_words(c, t, r, errno);
+        if (in_head)
+            h->head += (size_t)n;
+        else
+            h->body += (size_t)n;
+        h->done = h->head == sizeof(frame) && h->body == t->bytes;
+    }
     return RF_OK;
 }
 

@@ -16,8 +16,6 @@ rf_result rf_comm_check(const rf_comm *comm, rf_health *out)
 {
     if (!comm || !out)
         return RF_E_ARG;
-    static const rf_result cause[] = {RF_E_POISONED, RF_E_TIMEOUT,    RF_E_PEER,  RF_E_MISMATCH,
-                                      RF_E_ABORTED,  RF_E_GENERATION, RF_E_STREAM};
     rf_health h = {.culprit = -1};
     pthread_mutex_t *lock = (pthread_mutex_t *)&comm->lock;
     pthread_mutex_lock(lock);
@@ -34,7 +32,7 @@ rf_result rf_comm_check(const rf_comm *comm, rf_health *out)
         if (!poison || h.code)
             continue;
         uint32_t code = fault.code ? fault.code : RF_POISON_CODE(poison);
-        h.code = code < sizeof cause / sizeof *cause ? cause[code] : RF_E_POISONED;
+        h.code = rfi_fault_result(code);
         h.channel = (int)c;
         h.culprit = (int)(fault.code ? fault.culprit : RF_POISON_CULPRIT(poison));
         h.sequence = fault.sequence;

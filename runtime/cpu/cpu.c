@@ -159,30 +159,26 @@ static rf_result cpu_load(rfi_device *d, const rf_shard *shard, rf_error *err)
 
 /* ---- launches ---- */
 
-rf_result rfi_cpu_fault_result(uint32_t code)
+static uint32_t poison_of(const rf_params *p)
 {
-    static const rf_result results[] = {
-        [RF_FAULT_NONE] = RF_OK,         [RF_FAULT_DEADLINE] = RF_E_TIMEOUT,
-        [RF_FAULT_DEAD] = RF_E_PEER,     [RF_FAULT_MISMATCH] = RF_E_MISMATCH,
-        [RF_FAULT_ABORT] = RF_E_ABORTED, [RF_FAULT_GENERATION] = RF_E_GENERATION,
-        [RF_FAULT_BUSY] = RF_E_STREAM,
-    };
-    return code < sizeof results / sizeof *results ? results[code] : RF_E_POISONED;
+    const rf_region *own = (const rf_region *)(const void *)p->peer[p->rank];
+    return __atomic_load_n(&own->control.poison, __ATOMIC_RELAXED);
 }
 
 /* Did the kernel that just ran give up? A poison word alone does not say so: a peer may have
  * written it after our last step, and then the sum is there and the next call reports. */
-static rf_result outcome(const rf_region *own, uint64_t epoch_before)
+static rf_result outcome(const rf_params *p, uint64_t epoch_before)
 {
-    uint32_t poison = __atomic_load_n(&own->control.poison, __ATOMIC_RELAXED);
+    const rf_region *own = (const rf_region *)(const void *)p->peer[p->rank];
+    uint32_t poison = poison_of(p);
     if (!poison)
         return RF_OK;
     uint32_t fault = __atomic_load_n(&own->fault.code, __ATOMIC_ACQUIRE);
     if (fault)
-        return rfi_cpu_fault_result(fault);
+        return rfi_fault_result(fault);
     if (own->control.epoch != epoch_before)
         return RF_OK;
-    return rfi_cpu_fault_result(RF_POISON_CODE(poison));
+    return rfi_fault_result(RF_POISON_CODE(poison));
 }
 
 rf_result rfi_cpu_run(rfi_device *d, const rf_variant *variant, const rf_params *params)
@@ -190,18 +186,21 @@ rf_result rfi_cpu_run(rfi_device *d, const rf_variant *variant, const rf_params 
     rf_params p = *params;
     p.host = &d->host;
     p.host_ctx = d;
-    const rf_region *own = (const rf_region *)(const void *)p.peer[p.rank];
-    uint64_t epoch = own->control.epoch;
+    if (__builtin_expect(poison_of(&p), 0))
+        return RF_E_POISONED;
+    uint64_t epoch = ((const rf_region *)(const void *)p.peer[p.rank])->control.epoch;
     unsigned callers = enter_fp();
     variant->entry(&p);
     leave_fp(callers);
-    return outcome(own, epoch);
+    return outcome(&p, epoch);
 }
 
 static rf_result cpu_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
                             void *stream)
 {
-    return stream ? rfi_cpu_enqueue(stream, d, variant, params) : rfi_cpu_run(d, variant, params);
+    if (!stream)
+        return rfi_cpu_run(d, variant, params);
+    return poison_of(params) ? RF_E_POISONED : rfi_cpu_enqueue(stream, d, variant, params);
 }
 
 static void cpu_stream_info(rfi_device *d, void *stream, rfi_stream_info *out)

@@ -43,7 +43,6 @@ void rfi_cpu_poison(unsigned char *region, uint32_t word);
 rf_result rfi_cpu_run(rfi_device *d, const rf_variant *variant, const rf_params *params);
 void rfi_cpu_retain(rfi_device *d);
 void rfi_cpu_release(rfi_device *d);
-rf_result rfi_cpu_fault_result(uint32_t code);
 
 /* stream.c */
 rf_result rfi_cpu_enqueue(void *stream, rfi_device *d, const rf_variant *variant,

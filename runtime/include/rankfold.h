@@ -14,17 +14,22 @@
  *     const rf_pack *packs[] = { &rf_pack_cpu };
  *     rf_config cfg = RF_CONFIG_INIT;
  *     cfg.packs = packs, cfg.n_packs = 1;
- *     rf_bootstrap_env(&boot, &err);                              // RANK, WORLD_SIZE, ...: any
- * launcher rf_comm_create(&cfg, &boot, &comm, &err);                   // collective rf_shape shape
- * = { RF_ALL_REDUCE, RF_BF16, RF_EAGER, 16, 4096 };  // 16 rows of 4096 rf_prepare(comm, 0, &shape,
- * 1, &err);                       // collective rf_all_reduce(comm, 0, x, x, 16 * 4096, RF_BF16,
- * NULL);     // out = in: in place rf_comm_close(comm, 5000, &err);                            //
- * collective rf_comm_destroy(comm);
+ *     rf_shape shape = { RF_ALL_REDUCE, RF_BF16, RF_EAGER, 16, 4096 };
+ *
+ *     rf_bootstrap_env(&boot, &err);                             // RANK, WORLD_SIZE, ...
+ *     rf_comm_create(&cfg, &boot, &comm, &err);                  // collective
+ *     rf_prepare(comm, 0, &shape, 1, &err);                      // collective: 16 rows of 4096
+ *     rf_all_reduce(comm, 0, x, x, 16 * 4096, RF_BF16, NULL);    // in == out: in place
+ *     rf_comm_close(comm, 5000, &err);                           // collective
+ *     rf_comm_destroy(comm);
  *
  * Rules that hold everywhere, said once:
  *  - Collective means: every rank calls it, in the same order, with the same arguments. All ranks
  * get the same verdict; where arguments differ between ranks, all get RF_E_MISMATCH and the text
  * names a rank and the difference.
+ *  - A collective that times out or loses a rank on the way (E_TIMEOUT, E_PEER) leaves the ranks at
+ * different places, so later collectives of that comm fail with the same error. Prepared calls go
+ * on as long as all ranks live; then destroy the comm and create another.
  *  - On failure nothing has changed, nothing is leaked, and out parameters are untouched, unless
  * the function says otherwise.
  *  - `rf_error *err` may be NULL. It is written only on failure.
@@ -165,12 +170,14 @@ typedef struct rf_bootstrap {
     void (*free_ctx)(void *ctx); /* NULL: nothing to free */
 } rf_bootstrap;
 
-/* Four ready ones; free each with rf_bootstrap_free after rf_comm_create returned (either way).
- * socket:  ranks of one machine and network namespace that agree on a name; an abstract Unix
- * socket, so nothing stays behind. env:     RANK, WORLD_SIZE, LOCAL_RANK as torchrun sets them
- * (MPI's OMPI_COMM_WORLD_* and PMI_* too); the name comes from RANKFOLD_BOOTSTRAP, else from
- * MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID. threads: fills out[0 .. world-1] for threads of
- * this process. A bootstrap from a callback needs no helper: fill the struct. */
+/* Three ready ones; free each with rf_bootstrap_free after rf_comm_create returned (either way).
+ *   socket:  ranks of one machine and network namespace that agree on a name; an abstract Unix
+ *            socket, so nothing stays behind.
+ *   env:     RANK and WORLD_SIZE as torchrun sets them, or OMPI_COMM_WORLD_*, or PMI_*. The name
+ *            comes from RANKFOLD_BOOTSTRAP, else from what the launcher tells all its ranks
+ *            (MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID; PMIX_NAMESPACE; PMI_JOBID).
+ *   threads: fills out[0 .. world-1] for threads of this process.
+ * A bootstrap from a callback needs no helper: fill the struct. */
 RF_API rf_result rf_bootstrap_socket(const char *name, int rank, int world, rf_bootstrap *out,
                                      rf_error *err);
 RF_API rf_result rf_bootstrap_env(rf_bootstrap *out, rf_error *err);

@@ -1,0 +1,26 @@
+/* Fault codes of abi.h, as results and in words. */
+#include "core/backend.h"
+
+static const struct {
+    rf_result result;
+    const char *text; /* after "rank 2" */
+} faults[] = {
+    [RF_FAULT_NONE] = {RF_E_POISONED, "failed"},
+    [RF_FAULT_DEADLINE] = {RF_E_TIMEOUT, "did not arrive within the deadline"},
+    [RF_FAULT_DEAD] = {RF_E_PEER, "is gone"},
+    [RF_FAULT_MISMATCH] = {RF_E_MISMATCH, "made another call"},
+    [RF_FAULT_ABORT] = {RF_E_ABORTED, "aborted"},
+    [RF_FAULT_GENERATION] = {RF_E_GENERATION, "launched with parameters from before a reset"},
+    [RF_FAULT_BUSY] = {RF_E_STREAM, "runs two kernels at once on one channel"},
+};
+#define N_FAULTS (sizeof faults / sizeof *faults)
+
+rf_result rfi_fault_result(uint32_t code)
+{
+    return faults[code < N_FAULTS ? code : RF_FAULT_NONE].result;
+}
+
+const char *rfi_fault_text(uint32_t code)
+{
+    return faults[code < N_FAULTS ? code : RF_FAULT_NONE].text;
+}
