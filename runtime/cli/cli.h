@@ -155,7 +155,6 @@ int rf_cli_world(uint64_t n, rf_cli_rank_fn fn, void *ctx);
 
 typedef struct rf_cli_setup {
     const char *db;          /* NULL = the user's */
-    const char *shipped;     /* NULL = none */
     uint32_t store_flags;    /* RF_STORE_READ or 0 */
     uint64_t capacity_bytes; /* largest tensor */
     uint32_t channels;

@@ -1,5 +1,7 @@
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -20,6 +22,23 @@ static void log_line(void *ctx, int level, const char *line)
     rf_cli_error("%s", line);
 }
 
+/* The database that came with this program, beside it as installed or as built; NULL = none. */
+static const char *shipped_database(void)
+{
+    static const char *const places[] = {"../share/rankfold/shipped.db", "../shipped.db"};
+    static char path[4200];
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(self, '/');
+    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
+        snprintf(path, sizeof path, "%.*s/%s", (int)(slash - self), self, places[i]);
+        if (access(path, R_OK) == 0)
+            return path;
+    }
+    return NULL;
+}
+
 int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out)
 {
     rf_error err = {0};
@@ -32,7 +51,8 @@ int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli
     config.deadline_ms = setup->deadline_ms;
     if (boot->rank == 0) {
         config.log = log_line; /* the ranks would say the same */
-        if (rf_store_open(setup->db, setup->shipped, setup->store_flags, &c.store, &err) != RF_OK)
+        if (rf_store_open(setup->db, shipped_database(), setup->store_flags, &c.store, &err) !=
+            RF_OK)
             return rf_cli_failed("the tactic database", &err);
     }
     config.store = c.store;

@@ -1,20 +1,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tune/candidates.h"
 #include "tune/stats.h"
 #include "tune/sweep.h"
-
-#define SAMPLE_NS_MIN                                                                              \
-    200e3                 /* of one candidate in one round: shorter ones measure the clock ...     \
-                           */
-#define SAMPLE_NS_MAX 5e6 /* ... and longer ones only cost time */
-#define PILOT_NS      300e3
-#define CALLS_MIN     3u
-#define CALLS_MAX     16384u
-#define TOO_SLOW      10.0 /* times the best: dropped after the first round */
-#define FINALISTS     3u   /* halving stops here */
-
-/* ---- what there is to do ---- */
 
 static rfi_key key_of(const rfi_session *s, const rf_shape *shape)
 {
@@ -32,7 +21,7 @@ static rfi_key key_of(const rfi_session *s, const rf_shape *shape)
     };
 }
 
-static void settle(rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
+void rfi_sweep_settle(const rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
 {
     rfi_stats st = rfi_stats_of(t->samples, t->n);
     t->state = RFI_SETTLED;
@@ -60,23 +49,33 @@ static void place(rfi_sweep *w, rfi_tune_trial *t, const char *refusal)
     if (!fresh && store && store->v->measured(store, &w->key, t->variant, t->grid, &t->result))
         t->state = RFI_RECORDED, t->known = 1;
     else if (refusal)
-        settle(w, t, RFI_INFEASIBLE);
+        rfi_sweep_settle(w, t, RFI_INFEASIBLE);
     else
         w->missing++;
 }
 
+typedef struct asking {
+    const rf_comm *comm;
+    const rf_shape *shape;
+} asking;
+
+/* Only this very variant counts: an earlier build of it is measured anew. */
 static int have(void *ctx, const unsigned char hash[16], const char *name)
 {
-    return rfi_variant_by_hash(ctx, hash) ? 2 : rfi_variant_by_name(ctx, name) ? 1 : 0;
+    const asking *a = ctx;
+    const rf_variant *v = rfi_variant_by_hash(a->comm, hash);
+    (void)name;
+    return v && !rfi_refusal(a->comm, v, a->shape) ? 2 : 0;
 }
 
 /* Swept, and the winner is still in the packs as it was. */
-static int is_warm(const rfi_session *s, const rfi_key *key)
+static int is_warm(const rfi_session *s, const rf_shape *shape, const rfi_key *key)
 {
     rf_store *store = rfi_store(s->comm);
+    asking ask = {s->comm, shape};
     rfi_decision d;
     return store && !(s->options.flags & RF_TUNE_FORCE) && store->v->swept(store, key) &&
-           store->v->lookup(store, key, have, s->comm, &d) && d.rung == RF_RUNG_EXACT;
+           store->v->lookup(store, key, have, &ask, &d) && d.rung == RF_RUNG_EXACT;
 }
 
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err)
@@ -84,7 +83,7 @@ rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_erro
     rfi_sweep w = {.session = s, .shape = shape, .key = key_of(s, &s->shapes[shape])};
     rfi_tune_candidate *list = NULL;
     *out = w;
-    if (is_warm(s, &w.key)) {
+    if (is_warm(s, &s->shapes[shape], &w.key)) {
         out->warm = 1;
         return RF_OK;
     }
@@ -131,192 +130,7 @@ const rfi_tune_trial *rfi_sweep_best(const rfi_sweep *w)
     return best;
 }
 
-/* ---- doing it ---- */
-
-typedef struct run {
-    rfi_sweep *w;
-    double until;       /* rfi_seconds(): of the session for the first round, then of the shape */
-    double done, share; /* of the session: before this shape, and this shape's */
-    uint64_t random;
-} run;
-
-static uint64_t draw(run *r)
-{
-    /* xorshift64: order of candidates and seeds need no better */
-    r->random ^= r->random << 13;
-    r->random ^= r->random >> 7;
-    r->random ^= r->random << 17;
-    return r->random;
-}
-
-static rf_result give(run *r, rfi_order *o, const rfi_tune_trial *t, rfi_answer *a, rf_error *err)
-{
-    rfi_session *s = r->w->session;
-    double within = r->w->planned > 0 ? r->w->spent / r->w->planned : 0;
-    double elapsed = rfi_seconds() - s->start, left = s->options.budget_ms * 1e-3 - elapsed;
-    o->shape = r->w->shape;
-    o->done = r->done + r->share * (within < 1 ? within : 1);
-    o->eta_seconds = o->done > 0 ? elapsed / o->done * (1 - o->done) : left;
-    if (o->eta_seconds > left)
-        o->eta_seconds = left > 0 ? left : 0;
-    if (t) {
-        memcpy(o->hash, t->variant->hash, sizeof o->hash);
-        o->grid = t->grid;
-    }
-    return rfi_session_order(s, o, a, err);
-}
-
-static rfi_outcome outcome_of(const rfi_answer *a)
-{
-    if (a->code == RF_OK)
-        return a->wrong ? RFI_WRONG : RFI_OK;
-    return a->code == RF_E_TIMEOUT || a->code == RF_E_POISONED ? RFI_TIMEOUT : RFI_LAUNCH;
-}
-
-/* A variant that hung once hangs with its other grids too, and each costs a deadline. */
-static void drop_siblings(rfi_sweep *w, const rfi_tune_trial *hung)
-{
-    for (size_t i = 0; i < w->n; i++)
-        if (w->trials[i].variant == hung->variant && w->trials[i].state < RFI_SETTLED)
-            settle(w, &w->trials[i], RFI_DROPPED);
-}
-
-static void fail(rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
-{
-    settle(w, t, outcome);
-    if (outcome == RFI_TIMEOUT)
-        drop_siblings(w, t);
-}
-
-static int out_of_time(const run *r)
-{
-    return rfi_seconds() > r->until;
-}
-
-static rf_result check(run *r, rf_error *err)
-{
-    for (size_t i = 0; i < r->w->n && !out_of_time(r); i++) {
-        rfi_tune_trial *t = &r->w->trials[i];
-        if (t->state != RFI_MISSING)
-            continue;
-        rfi_order o = {.kind = RFI_ORDER_CHECK, .seed = draw(r)};
-        rfi_answer a;
-        rf_result rc = give(r, &o, t, &a, err);
-        if (rc != RF_OK)
-            return rc;
-        r->w->spent++;
-        t->guess_ns = a.ns;
-        if (outcome_of(&a) == RFI_OK)
-            t->state = RFI_RUNNING;
-        else
-            fail(r->w, t, outcome_of(&a));
-    }
-    return RF_OK;
-}
-
-static uint32_t calls_for(double sample_ns, double call_ns)
-{
-    double calls = call_ns > 0 ? sample_ns / call_ns : CALLS_MIN;
-    return calls < CALLS_MIN ? CALLS_MIN : calls > CALLS_MAX ? CALLS_MAX : (uint32_t)calls;
-}
-
-static double median_so_far(const rfi_tune_trial *t, double *scratch)
-{
-    memcpy(scratch, t->samples, t->n * sizeof *scratch);
-    return rfi_stats_of(scratch, t->n).median;
-}
-
-/* Running trials, in `field`; returns how many. */
-static size_t running(rfi_sweep *w, rfi_tune_trial **field)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < w->n; i++)
-        if (w->trials[i].state == RFI_RUNNING)
-            field[n++] = &w->trials[i];
-    return n;
-}
-
-/* Every running candidate once, in an order of its own, so that drift and neighbours hit all. */
-static rf_result round_of(run *r, rfi_tune_trial **field, double sample_ns, double *scratch,
-                          rf_error *err)
-{
-    size_t n = running(r->w, field);
-    for (size_t i = n; i > 1; i--) {
-        size_t k = draw(r) % i;
-        rfi_tune_trial *t = field[k];
-        field[k] = field[i - 1], field[i - 1] = t;
-    }
-    for (size_t i = 0; i < n && !out_of_time(r); i++) {
-        rfi_tune_trial *t = field[i];
-        if (t->state != RFI_RUNNING)
-            continue; /* dropped with a sibling */
-        rfi_order o = {.kind = RFI_ORDER_MEASURE, .calls = calls_for(sample_ns, t->guess_ns)};
-        rfi_answer a;
-        rf_result rc = give(r, &o, t, &a, err);
-        if (rc != RF_OK)
-            return rc;
-        r->w->spent++;
-        if (a.code != RF_OK) {
-            fail(r->w, t, outcome_of(&a));
-            continue;
-        }
-        t->samples[t->n++] = a.ns;
-        t->order_index = (uint32_t)i;
-        t->guess_ns = median_so_far(t, scratch);
-    }
-    return RF_OK;
-}
-
-static int faster(const void *a, const void *b)
-{
-    double x = (*(rfi_tune_trial *const *)a)->guess_ns, y = (*(rfi_tune_trial *const *)b)->guess_ns;
-    return (x > y) - (x < y);
-}
-
-static size_t half(size_t n)
-{
-    size_t keep = (n + 1) / 2;
-    return keep > FINALISTS ? keep : n < FINALISTS ? n : FINALISTS;
-}
-
-/* After round 1 the hopeless go, after every second round half of the rest. */
-static void cull(rfi_sweep *w, rfi_tune_trial **field, uint32_t rounds_done)
-{
-    size_t n = running(w, field);
-    if (n == 0)
-        return;
-    qsort(field, n, sizeof *field, faster);
-    const rfi_tune_trial *known = rfi_sweep_best(w);
-    double best = field[0]->guess_ns;
-    if (known && known->result.median_ns < best)
-        best = known->result.median_ns;
-    size_t keep = rounds_done % 2 == 0 ? half(n) : n;
-    while (keep > 0 && field[keep - 1]->guess_ns > TOO_SLOW * best)
-        keep--;
-    for (size_t i = keep; i < n; i++)
-        settle(w, field[i], RFI_DROPPED);
-}
-
-/* Samples that all rounds will take. */
-static double samples_planned(size_t n, uint32_t rounds)
-{
-    double sum = 0;
-    for (uint32_t r = 1; r <= rounds; r++) {
-        sum += (double)n;
-        n = r % 2 == 0 ? half(n) : n;
-    }
-    return sum;
-}
-
-static double sample_ns(const run *r, size_t n, uint32_t rounds)
-{
-    double left = (r->until - rfi_seconds()) * 1e9, samples = samples_planned(n, rounds);
-    double each = samples > 0 ? left / samples : 0;
-    return each < SAMPLE_NS_MIN ? SAMPLE_NS_MIN : each > SAMPLE_NS_MAX ? SAMPLE_NS_MAX : each;
-}
-
-/* One transaction: everything settled since the last one. */
-static rf_result record(rfi_sweep *w, rf_error *err)
+rf_result rfi_sweep_record(rfi_sweep *w, rf_error *err)
 {
     rf_store *store = rfi_store(w->session->comm);
     rfi_measurement *facts = malloc((w->n + 1) * sizeof *facts);
@@ -334,53 +148,6 @@ static rf_result record(rfi_sweep *w, rf_error *err)
     return rc;
 }
 
-static rf_result rounds(run *r, rfi_tune_trial **field, double until, double *scratch,
-                        rf_error *err)
-{
-    uint32_t n_rounds = r->w->session->options.rounds;
-    size_t n = running(r->w, field);
-    rf_result rc = RF_OK, db = RF_OK;
-    for (uint32_t k = 0; k < n_rounds && rc == RF_OK && db == RF_OK && !out_of_time(r); k++) {
-        if (k == 1)
-            r->until = until;
-        double ns = k == 0 ? PILOT_NS : sample_ns(r, n, n_rounds);
-        rc = round_of(r, field, ns, scratch, err);
-        if (rc == RF_OK && !out_of_time(r))
-            cull(r->w, field, k + 1);
-        if (rc == RF_OK)
-            db = record(r->w, err);
-    }
-    n = running(r->w, field);
-    for (size_t i = 0; i < n; i++) {
-        if (field[i]->n)
-            settle(r->w, field[i], RFI_OK);
-        else
-            field[i]->state = RFI_MISSING; /* the time was up before its first round */
-    }
-    return rc != RF_OK ? rc : db;
-}
-
-static void count(rfi_sweep *w, const rfi_tune_trial *t)
-{
-    rf_tune_summary *sum = &w->session->summary;
-    switch (t->result.outcome) {
-    case RFI_OK:
-    case RFI_DROPPED:
-        sum->measured++;
-        break;
-    case RFI_WRONG:
-        sum->wrong++;
-        break;
-    case RFI_TIMEOUT:
-        sum->timeout++;
-        break;
-    case RFI_LAUNCH:
-    case RFI_INFEASIBLE:
-        sum->infeasible++;
-        break;
-    }
-}
-
 /* Is the field complete, so that a decision for everybody may follow from it? */
 static int complete(const rfi_sweep *w)
 {
@@ -390,53 +157,13 @@ static int complete(const rfi_sweep *w)
     return !w->session->options.variant_filter && rfi_sweep_best(w);
 }
 
-static rf_result finish(rfi_sweep *w, rf_error *err)
+rf_result rfi_sweep_finish(rfi_sweep *w, rf_error *err)
 {
     rf_store *store = rfi_store(w->session->comm);
-    rf_result rc = record(w, err);
+    rf_result rc = rfi_sweep_record(w, err);
     if (rc == RF_OK && store && complete(w)) {
         rc = store->v->finish_shape(store, &w->key, err);
         w->finished = rc == RF_OK;
     }
-    return rc;
-}
-
-static rf_result prepare_run(run *r, rf_error *err)
-{
-    rfi_answer a;
-    rfi_order o = {.kind = RFI_ORDER_SHAPE};
-    rf_result rc = give(r, &o, NULL, &a, err);
-    if (rc == RF_OK)
-        rc = check(r, err);
-    if (rc != RF_OK)
-        return rc;
-    o = (rfi_order){.kind = RFI_ORDER_SETTLE, .seed = draw(r)};
-    return give(r, &o, NULL, &a, err);
-}
-
-rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err)
-{
-    const rfi_session *s = w->session;
-    run r = {.w = w, .until = s->start + s->options.budget_ms * 1e-3, .done = done, .share = share};
-    r.random = (s->options.seed ^ (w->shape + 1)) | 1;
-    w->planned = (double)w->missing + samples_planned(w->missing, s->options.rounds);
-    rfi_tune_trial **field = calloc(w->n + 1, sizeof *field);
-    double *scratch = calloc(s->options.rounds, sizeof *scratch);
-    rf_result rc = RF_OK;
-    if (!field || !scratch)
-        rc = rfi_fail(err, RF_E_MEMORY, 0, "tune", "no memory for %zu candidates", w->n);
-    if (rc == RF_OK && w->missing)
-        rc = prepare_run(&r, err);
-    if (rc == RF_OK && w->missing)
-        rc = record(w, err);
-    if (rc == RF_OK && w->missing)
-        rc = rounds(&r, field, until, scratch, err);
-    if (rc == RF_OK)
-        rc = finish(w, err);
-    for (size_t i = 0; i < w->n; i++)
-        if (!w->trials[i].known && w->trials[i].state >= RFI_SETTLED)
-            count(w, &w->trials[i]);
-    free(field);
-    free(scratch);
     return rc;
 }

@@ -3,7 +3,6 @@
 #ifndef RANKFOLD_SWEEP_H
 #define RANKFOLD_SWEEP_H
 
-#include "tune/candidates.h"
 #include "tune/session.h"
 
 typedef struct rfi_tune_trial {
@@ -23,7 +22,7 @@ typedef struct rfi_sweep {
     uint32_t shape; /* index */
     rfi_key key;
     int warm;               /* the store answers; no trials then */
-    int finished;           /* this one is, so that the store decides by it */
+    int finished;           /* the store holds it completely and decides by it */
     rfi_tune_trial *trials; /* refused candidates are settled as infeasible */
     size_t n, missing;      /* trials; those that have to be run */
     double *samples;
@@ -34,10 +33,17 @@ typedef struct rfi_sweep {
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err);
 void rfi_sweep_close(rfi_sweep *w);
 
-/* Runs what is missing and records it: one round within the session's budget, more of them until
- * `until` (rfi_seconds). Adds to the session's summary. done, share: of the whole session's work,
- * what was done before, and what this shape is. Errors: E_DB_* (the store is lost; results so far
- * are in the trials), E_MEMORY, or what ended the session on all ranks. */
+/* Closes a trial: statistics of its samples, to be recorded. */
+void rfi_sweep_settle(const rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome);
+/* Records what was settled since the last time: one transaction. Errors: E_DB_*, E_MEMORY. */
+rf_result rfi_sweep_record(rfi_sweep *w, rf_error *err);
+/* Records the rest and, if nothing is missing, has the store decide. */
+rf_result rfi_sweep_finish(rfi_sweep *w, rf_error *err);
+
+/* search.c: runs what is missing and records it: one round within the session's budget, more of
+ * them until `until` (rfi_seconds). Adds to the session's summary. done, share: of the whole
+ * session's work, what was done before, and what this shape is. Errors: E_DB_* (the store is lost;
+ * results so far are in the trials), E_MEMORY, or what ended the session on all ranks. */
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err);
 
 /* Fastest trial that was measured to the end, NULL if none. */
