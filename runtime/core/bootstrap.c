@@ -2,21 +2,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "abi.h"
 #include "core/bootstrap.h"
 #include "core/env.h"
 #include "core/group.h"
 
+#define JOB_PARTS 4
+
 /* Launchers by the variables that they set; the first complete pair counts. `job` lists variables
- * that together are the same on all ranks of a job and differ between jobs; all of them have to be
- * set but those after NULL. */
+ * that together are the same on all ranks of a job and differ between jobs; as many as are set
+ * count. A launcher that sets none is told apart by its process, the parent of all ranks. */
 static const struct launcher {
-    const char *rank, *world, *job[3];
+    const char *rank, *world, *job[JOB_PARTS];
+    int by_parent;
 } launchers[] = {
-    {"RANK", "WORLD_SIZE", {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE"}},
-    {"PMI_RANK", "PMI_SIZE", {"PMI_JOBID"}},
+    {"RANK",
+     "WORLD_SIZE",
+     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+     0},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE"}, 1},
+    {"PMI_RANK", "PMI_SIZE", {"PMI_JOBID"}, 1},
 };
 #define N_LAUNCHERS (sizeof launchers / sizeof *launchers)
 
@@ -26,11 +33,13 @@ static const char *job_name(const struct launcher *launcher, char *buf, size_t s
     if (name)
         return name;
     size_t used = 0;
-    for (int i = 0; i < 3 && launcher->job[i] && used < size; i++) {
+    for (int i = 0; i < JOB_PARTS && launcher->job[i] && used < size; i++) {
         const char *part = getenv(launcher->job[i]);
         if (part)
             used += (size_t)snprintf(buf + used, size - used, "%s|", part);
     }
+    if (!used && launcher->by_parent)
+        used = (size_t)snprintf(buf, size, "parent %ld", (long)getppid());
     return used ? buf : NULL;
 }
 

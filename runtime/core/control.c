@@ -268,6 +268,21 @@ static rf_result pull(rfi_control *c, transfer *t, int r)
     return RF_OK;
 }
 
+/* Has a rank whose contribution is here given up since? Then the others fail, and so do we. (A rank
+ * that gives up while our last bytes are on their way cannot be helped: it is found next time.) */
+static rf_result check_goodbyes(rfi_control *c, transfer *t)
+{
+    for (int r = 0; r < c->world; r++) {
+        frame next;
+        if (c->link[r].fd < 0 || recv(c->link[r].fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) !=
+                                     (ssize_t)sizeof next)
+            continue;
+        if (next.magic == MAGIC && next.kind == FRAME_GAVE_UP)
+            return last_words(c, t, r, 0);
+    }
+    return RF_OK;
+}
+
 static rf_result run(rfi_control *c, transfer *t, uint32_t timeout_ms, rf_error *err)
 {
     uint64_t deadline = rfi_deadline(timeout_ms);
@@ -303,7 +318,7 @@ static rf_result run(rfi_control *c, transfer *t, uint32_t timeout_ms, rf_error 
             return give_up(c, err);
         }
     }
-    return RF_OK;
+    return check_goodbyes(c, t) ? give_up(c, err) : RF_OK;
 }
 
 static rf_result begin(rfi_control *c, transfer *t, const char *step, size_t bytes, rf_error *err)

@@ -175,7 +175,8 @@ typedef struct rf_bootstrap {
  *            socket, so nothing stays behind.
  *   env:     RANK and WORLD_SIZE as torchrun sets them, or OMPI_COMM_WORLD_*, or PMI_*. The name
  *            comes from RANKFOLD_BOOTSTRAP, else from what the launcher tells all its ranks
- *            (MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID; PMIX_NAMESPACE; PMI_JOBID).
+ *            (MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID; PMIX_NAMESPACE; PMI_JOBID),
+ *            else, under MPI, from the launcher's process id.
  *   threads: fills out[0 .. world-1] for threads of this process.
  * A bootstrap from a callback needs no helper: fill the struct. */
 RF_API rf_result rf_bootstrap_socket(const char *name, int rank, int world, rf_bootstrap *out,

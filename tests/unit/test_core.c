@@ -1,0 +1,477 @@
+/* Pure parts of the core: environment, configs, plan tables, classes, JSON, texts. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "core/comm.h"
+#include "core/env.h"
+#include "core/hash.h"
+#include "core/json.h"
+
+extern const int rfi_abi_1;
+
+/* ---- texts ---- */
+
+static void every_result_has_a_text_of_its_own(void **state)
+{
+    (void)state;
+    static const rf_result all[] = {
+#define RF_X(name, number, text) RF_##name,
+        RF_RESULT_LIST(RF_X)
+#undef RF_X
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(rf_strerror(all[i]), rf_strerror(all[k]));
+    assert_string_equal(rf_strerror((rf_result)999), "unknown result");
+    assert_string_equal(rf_rung_text((rf_rung)99), "unknown rung");
+}
+
+static void version_text_and_number_agree(void **state)
+{
+    (void)state;
+    char text[32];
+    uint32_t n = rf_version_number();
+    snprintf(text, sizeof text, "%u.%u.%u", n / 10000, n / 100 % 100, n % 100);
+    assert_string_equal(rf_version_string(), text);
+    assert_int_equal(rfi_abi_1, RF_ABI);
+}
+
+static void fail_keeps_one_terminated_line(void **state)
+{
+    (void)state;
+    rf_error err;
+    char text[2 * RF_ERROR_TEXT];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    text[3] = '\n';
+    assert_int_equal(rfi_fail(&err, RF_E_ARG, 3, "step", "%s", text), RF_E_ARG);
+    assert_int_equal(strlen(err.text), RF_ERROR_TEXT - 1);
+    assert_null(strchr(err.text, '\n'));
+    assert_int_equal(err.rank, 3);
+    assert_int_equal(rfi_fail(NULL, RF_E_DTYPE, 0, "step", "x"), RF_E_DTYPE);
+}
+
+static void fail_may_quote_the_error_that_it_fills(void **state)
+{
+    (void)state;
+    rf_error err;
+    rfi_fail(&err, RF_E_ARG, 0, "a", "inner");
+    rfi_fail(&err, RF_E_ARG, 0, "b", "outer: %s", err.text);
+    assert_string_equal(err.text, "outer: inner");
+}
+
+/* ---- environment ---- */
+
+static void numbers_are_whole_decimal_and_in_range(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",    " 1", "1 ", "-1",         "+1",
+                                      "0x1", "1.", "9",  "4294967296", "99999999999999999999"};
+    uint32_t out = 77;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(rfi_parse_u32(bad[i], 1, 8, &out));
+    assert_false(rfi_parse_u32(NULL, 1, 8, &out));
+    assert_int_equal(out, 77);
+    assert_true(rfi_parse_u32("8", 1, 8, &out));
+    assert_int_equal(out, 8);
+    assert_true(rfi_parse_u32("4294967295", 0, UINT32_MAX, &out));
+    assert_int_equal(out, UINT32_MAX);
+}
+
+static void an_empty_variable_counts_as_unset(void **state)
+{
+    (void)state;
+    setenv("RANKFOLD_TACTIC", "", 1);
+    assert_null(rfi_env_get(RFI_RANKFOLD_TACTIC));
+    setenv("RANKFOLD_TACTIC", "*os*", 1);
+    assert_string_equal(rfi_env_get(RFI_RANKFOLD_TACTIC), "*os*");
+    unsetenv("RANKFOLD_TACTIC");
+}
+
+static void clear_launcher(void)
+{
+    static const char *const names[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "PMIX_NAMESPACE",
+                                        "PMI_JOBID",
+                                        "MASTER_ADDR",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "RANKFOLD_BOOTSTRAP",
+                                        "MASTER_PORT"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unsetenv(names[i]);
+}
+
+static void each_launcher_gives_rank_and_world(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {{"RANK", "WORLD_SIZE"},
+                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"}};
+    for (size_t i = 0; i < 3; i++) {
+        clear_launcher();
+        setenv(pairs[i][0], "2", 1);
+        setenv(pairs[i][1], "5", 1);
+        setenv("RANKFOLD_BOOTSTRAP", "name", 1);
+        rf_bootstrap boot;
+        rf_error err;
+        assert_int_equal(rf_bootstrap_env(&boot, &err), RF_OK);
+        assert_int_equal(boot.rank, 2);
+        assert_int_equal(boot.world, 5);
+        rf_bootstrap_free(&boot);
+    }
+    clear_launcher();
+}
+
+static void a_launcher_that_makes_no_sense_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rank, *world, *named;
+    } cases[] = {{"2", "2", "RANK"},
+                 {"0", "9", "WORLD_SIZE"},
+                 {"0", "0", "WORLD_SIZE"},
+                 {"x", "2", "RANK"},
+                 {"0", "2", "RANKFOLD_BOOTSTRAP"}}; /* the last: nothing names the job */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        clear_launcher();
+        setenv("RANK", cases[i].rank, 1);
+        setenv("WORLD_SIZE", cases[i].world, 1);
+        rf_bootstrap boot;
+        rf_error err = {0};
+        assert_int_equal(rf_bootstrap_env(&boot, &err), RF_E_ARG);
+        assert_non_null(strstr(err.text, cases[i].named));
+    }
+    clear_launcher();
+    rf_bootstrap boot;
+    assert_int_equal(rf_bootstrap_env(&boot, NULL), RF_E_ARG);
+}
+
+/* ---- configs ---- */
+
+static void zero_means_the_default(void **state)
+{
+    (void)state;
+    rf_config in = RF_CONFIG_INIT, out;
+    assert_int_equal(rfi_config_read(&in, &out, NULL), RF_OK);
+    assert_int_equal(out.capacity_bytes, 64 << 20);
+    assert_int_equal(out.channels, 1);
+    assert_int_equal(out.deadline_ms, 30000);
+    assert_int_equal(out.create_timeout_ms, 60000);
+}
+
+static void a_config_of_a_later_version_is_refused_unless_its_rest_is_zero(void **state)
+{
+    (void)state;
+    struct {
+        rf_config config;
+        uint64_t later;
+    } in = {.config = {.struct_size = sizeof in}};
+    rf_config out;
+    assert_int_equal(rfi_config_read(&in.config, &out, NULL), RF_OK);
+    in.later = 1;
+    assert_int_equal(rfi_config_read(&in.config, &out, NULL), RF_E_ARG);
+    in.config.struct_size = 8;
+    assert_int_equal(rfi_config_read(&in.config, &out, NULL), RF_E_ARG);
+    assert_int_equal(rfi_config_read(NULL, &out, NULL), RF_E_ARG);
+}
+
+static void ranges_are_checked_and_named(void **state)
+{
+    (void)state;
+    rf_config out;
+    rf_error err;
+    rf_config channels = RF_CONFIG_INIT;
+    channels.channels = 17;
+    assert_int_equal(rfi_config_read(&channels, &out, &err), RF_E_ARG);
+    assert_non_null(strstr(err.text, "config.channels is 17"));
+    rf_config flags = RF_CONFIG_INIT;
+    flags.flags = 8;
+    assert_int_equal(rfi_config_read(&flags, &out, &err), RF_E_ARG);
+    rf_config backend = RF_CONFIG_INIT;
+    backend.backend = (rf_backend_kind)99;
+    assert_int_equal(rfi_config_read(&backend, &out, &err), RF_E_ARG);
+}
+
+static void packs_of_another_abi_are_refused_in_words(void **state)
+{
+    (void)state;
+    rf_pack pack = {.abi = RF_ABI + 1, .size = sizeof pack, .sku = "x", .abi_witness = &rfi_abi_1};
+    const rf_pack *packs[] = {&pack};
+    rf_config config = {.struct_size = sizeof config, .packs = packs, .n_packs = 1};
+    rf_error err;
+    assert_int_equal(rfi_config_packs(&config, &err), RF_E_PACK);
+    assert_non_null(strstr(err.text, "abi 2"));
+    pack.abi = RF_ABI;
+    assert_int_equal(rfi_config_packs(&config, &err), RF_OK);
+    pack.abi_witness = NULL;
+    assert_int_equal(rfi_config_packs(&config, &err), RF_E_PACK);
+    config.n_packs = 0;
+    assert_int_equal(rfi_config_packs(&config, &err), RF_E_PACK);
+}
+
+static void footprint_is_what_the_layout_takes(void **state)
+{
+    (void)state;
+    rf_config config = RF_CONFIG_INIT;
+    uint64_t bytes = 0;
+    config.capacity_bytes = 100;
+    config.channels = 3;
+    assert_int_equal(rf_footprint(&config, 2, &bytes, NULL), RF_OK);
+    assert_int_equal(bytes, 3 * (RF_REGION_HEADER + RF_SLOTS * 4096));
+    config.capacity_bytes = 1ull << 30;
+    assert_int_equal(rf_footprint(&config, 2, &bytes, NULL), RF_OK);
+    assert_int_equal(bytes, 3ull * (RF_REGION_HEADER + RF_SLOTS * RFI_SLOT_MAX));
+    assert_int_equal(rf_footprint(&config, 9, &bytes, NULL), RF_E_ARG);
+    assert_int_equal(rf_footprint(&config, 2, NULL, NULL), RF_E_ARG);
+}
+
+/* ---- plan tables ---- */
+
+static rfi_plan plan(uint64_t rows, uint64_t hidden, rf_mode mode, const rf_variant *variant)
+{
+    return (rfi_plan){.count = rows * hidden,
+                      .variant = variant,
+                      .shape = {.dtype = RF_F32, .mode = mode, .rows = rows, .hidden = hidden}};
+}
+
+static void a_plan_is_found_by_its_count_and_replaced(void **state)
+{
+    (void)state;
+    rfi_plan_table t = {0};
+    rf_variant a = {.name = "a"}, b = {.name = "b"};
+    assert_null(rfi_plan_find(&t, RF_F32, RF_EAGER, 64));
+    for (uint64_t i = 1; i <= 1000; i++) {
+        rfi_plan p = plan(i, 64, RF_EAGER, &a);
+        assert_true(rfi_plan_put(&t, &p));
+    }
+    rfi_plan again = plan(500, 64, RF_EAGER, &b);
+    assert_true(rfi_plan_put(&t, &again));
+    assert_int_equal(t.n, 1000);
+    for (uint64_t i = 1; i <= 1000; i++) {
+        const rfi_plan *p = rfi_plan_find(&t, RF_F32, RF_EAGER, i * 64);
+        assert_non_null(p);
+        assert_int_equal(p->count, i * 64);
+        assert_ptr_equal(p->variant, i == 500 ? &b : &a);
+    }
+    assert_null(rfi_plan_find(&t, RF_BF16, RF_EAGER, 64));
+    assert_null(rfi_plan_find(&t, RF_F32, RF_EAGER, 65));
+    rfi_plan_free(&t);
+}
+
+static void the_other_mode_is_second_choice(void **state)
+{
+    (void)state;
+    rfi_plan_table t = {0};
+    rf_variant eager = {.name = "e"}, graph = {.name = "g"};
+    rfi_plan p = plan(1, 64, RF_EAGER, &eager);
+    rfi_plan_put(&t, &p);
+    assert_ptr_equal(rfi_plan_find(&t, RF_F32, RF_GRAPH, 64)->variant, &eager);
+    p = plan(1, 64, RF_GRAPH, &graph);
+    rfi_plan_put(&t, &p);
+    assert_ptr_equal(rfi_plan_find(&t, RF_F32, RF_GRAPH, 64)->variant, &graph);
+    assert_ptr_equal(rfi_plan_find(&t, RF_F32, RF_EAGER, 64)->variant, &eager);
+    rfi_plan_free(&t);
+}
+
+static void nearest_is_by_ratio_and_fits_hidden(void **state)
+{
+    (void)state;
+    rfi_plan_table t = {0};
+    rf_variant any = {.name = "any"}, special = {.name = "h1024", .hidden = 1024};
+    rfi_plan small = plan(1, 100, RF_EAGER, &any), mid = plan(1, 1024, RF_EAGER, &special),
+             big = plan(100, 1000, RF_EAGER, &any);
+    assert_null(rfi_plan_nearest(&t, RF_F32, RF_EAGER, 5));
+    rfi_plan_put(&t, &big);
+    rfi_plan_put(&t, &mid);
+    rfi_plan_put(&t, &small);
+    assert_int_equal(rfi_plan_nearest(&t, RF_F32, RF_EAGER, 2048)->count, 1024);
+    /* 2000 is no multiple of 1024: 100 is 20 times smaller, 100000 is 50 times larger */
+    assert_int_equal(rfi_plan_nearest(&t, RF_F32, RF_EAGER, 2000)->count, 100);
+    assert_int_equal(rfi_plan_nearest(&t, RF_F32, RF_EAGER, 40000)->count, 100000);
+    assert_int_equal(rfi_plan_nearest(&t, RF_F32, RF_EAGER, UINT64_MAX)->count, 100000);
+    assert_null(rfi_plan_nearest(&t, RF_F16, RF_EAGER, 2000));
+    rfi_plan_free(&t);
+}
+
+static void a_tie_goes_to_the_mode_asked_for_then_to_the_smaller(void **state)
+{
+    (void)state;
+    rf_variant any = {.name = "any"};
+    rfi_plan low = plan(1, 100, RF_GRAPH, &any), high = plan(1, 400, RF_EAGER, &any);
+    for (int swapped = 0; swapped < 2; swapped++) {
+        rfi_plan_table t = {0};
+        rfi_plan_put(&t, swapped ? &high : &low);
+        rfi_plan_put(&t, swapped ? &low : &high);
+        assert_int_equal(rfi_plan_nearest(&t, RF_F32, RF_EAGER, 200)->count, 400);
+        assert_int_equal(rfi_plan_nearest(&t, RF_F32, RF_GRAPH, 200)->count, 100);
+        rfi_plan_free(&t);
+    }
+    high.shape.mode = RF_GRAPH;
+    for (int swapped = 0; swapped < 2; swapped++) {
+        rfi_plan_table t = {0};
+        rfi_plan_put(&t, swapped ? &high : &low);
+        rfi_plan_put(&t, swapped ? &low : &high);
+        assert_int_equal(rfi_plan_nearest(&t, RF_F32, RF_GRAPH, 200)->count, 100);
+        rfi_plan_free(&t);
+    }
+}
+
+static void tags_differ_by_variant_and_grid(void **state)
+{
+    (void)state;
+    rf_variant a = {.hash = {1}}, b = {.hash = {2}};
+    assert_int_not_equal(rfi_plan_tag(&a, 64), rfi_plan_tag(&a, 128));
+    assert_int_not_equal(rfi_plan_tag(&a, 64), rfi_plan_tag(&b, 64));
+}
+
+static void size_classes_cover_all_sizes_in_order(void **state)
+{
+    (void)state;
+    int before = 0;
+    for (uint64_t bytes = 1; bytes; bytes <<= 1) {
+        int c = rfi_class_of(bytes);
+        assert_in_range(c, before, rfi_class_count() - 1);
+        assert_int_not_equal(rfi_class_grid(bytes), 0);
+        before = c;
+    }
+    for (int c = 0; c < rfi_class_count(); c++)
+        assert_int_equal(rfi_class_of(rfi_class_bytes(c)), c);
+}
+
+/* ---- hashes, faults ---- */
+
+static void hashes_are_canonical(void **state)
+{
+    (void)state;
+    unsigned char hash[16];
+    char hex[RFI_HEX];
+    rfi_hash128("", 0, hash);
+    rfi_hex(hash, hex);
+    assert_string_equal(hex, "99aa06d3014798d86001c324468d497f"); /* xxhsum -H2 < /dev/null */
+    assert_true(rfi_hash64("", 0) == 0x99aa06d3014798d8u);
+}
+
+static void faults_become_results(void **state)
+{
+    (void)state;
+    assert_int_equal(rfi_fault_result(RF_FAULT_DEADLINE), RF_E_TIMEOUT);
+    assert_int_equal(rfi_fault_result(RF_FAULT_DEAD), RF_E_PEER);
+    assert_int_equal(rfi_fault_result(12345), RF_E_POISONED);
+    assert_int_equal(RF_POISON_CULPRIT(RF_POISON(7, RF_FAULT_ABORT)), 7);
+    assert_int_equal(RF_POISON_CODE(RF_POISON(7, RF_FAULT_ABORT)), RF_FAULT_ABORT);
+}
+
+/* ---- JSON ---- */
+
+static const char *text_as_json(const char *text)
+{
+    static char buf[128];
+    rfi_json j;
+    rfi_json_start(&j, buf, sizeof buf);
+    rfi_json_text(&j, NULL, text);
+    rfi_json_end(&j);
+    return buf;
+}
+
+static void texts_are_escaped(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"plain", "\"plain\""},
+        {"a\"b\\c", "\"a\\\"b\\\\c\""},
+        {"\n\t\x01\x7f", "\"\\u000a\\u0009\\u0001\\u007f\""},
+        {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\""},
+        {"\xff", "\"\\ufffd\""},
+        {"\xc3", "\"\\ufffd\""},                       /* cut */
+        {"\xc0\xaf", "\"\\ufffd\\ufffd\""},            /* overlong */
+        {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""}, /* surrogate */
+        {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(text_as_json(cases[i][0]), cases[i][1]);
+    assert_string_equal(text_as_json(NULL), "null");
+}
+
+static size_t sample(char *buf, size_t size)
+{
+    rfi_json j;
+    rfi_json_start(&j, buf, size);
+    rfi_json_open(&j, NULL, '{');
+    rfi_json_integer(&j, "a", -1);
+    rfi_json_open(&j, "b", '[');
+    rfi_json_number(&j, NULL, 0.5);
+    rfi_json_bool(&j, NULL, 1);
+    rfi_json_number(&j, NULL, 1.0 / 0.0);
+    rfi_json_close(&j, ']');
+    rfi_json_open(&j, "c", '{');
+    rfi_json_close(&j, '}');
+    rfi_json_close(&j, '}');
+    return rfi_json_end(&j);
+}
+
+static void structure_has_commas_where_they_belong(void **state)
+{
+    (void)state;
+    char buf[64];
+    size_t length = sample(buf, sizeof buf);
+    assert_int_equal(length, strlen(buf));
+    assert_string_equal(buf, "{\"a\":-1,\"b\":[0.5,true,null],\"c\":{}}");
+}
+
+static void a_small_buffer_is_filled_and_terminated(void **state)
+{
+    (void)state;
+    char whole[64], part[64];
+    size_t length = sample(whole, sizeof whole);
+    assert_int_equal(sample(NULL, 0), length);
+    for (size_t size = 1; size <= length + 1; size++) {
+        memset(part, '#', sizeof part);
+        assert_int_equal(sample(part, size), length);
+        assert_int_equal(strlen(part), size - 1);
+        assert_memory_equal(part, whole, size - 1);
+        assert_int_equal(part[size], '#');
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_result_has_a_text_of_its_own),
+        cmocka_unit_test(version_text_and_number_agree),
+        cmocka_unit_test(fail_keeps_one_terminated_line),
+        cmocka_unit_test(fail_may_quote_the_error_that_it_fills),
+        cmocka_unit_test(numbers_are_whole_decimal_and_in_range),
+        cmocka_unit_test(an_empty_variable_counts_as_unset),
+        cmocka_unit_test(each_launcher_gives_rank_and_world),
+        cmocka_unit_test(a_launcher_that_makes_no_sense_is_refused_by_name),
+        cmocka_unit_test(zero_means_the_default),
+        cmocka_unit_test(a_config_of_a_later_version_is_refused_unless_its_rest_is_zero),
+        cmocka_unit_test(ranges_are_checked_and_named),
+        cmocka_unit_test(packs_of_another_abi_are_refused_in_words),
+        cmocka_unit_test(footprint_is_what_the_layout_takes),
+        cmocka_unit_test(a_plan_is_found_by_its_count_and_replaced),
+        cmocka_unit_test(the_other_mode_is_second_choice),
+        cmocka_unit_test(nearest_is_by_ratio_and_fits_hidden),
+        cmocka_unit_test(a_tie_goes_to_the_mode_asked_for_then_to_the_smaller),
+        cmocka_unit_test(tags_differ_by_variant_and_grid),
+        cmocka_unit_test(size_classes_cover_all_sizes_in_order),
+        cmocka_unit_test(hashes_are_canonical),
+        cmocka_unit_test(faults_become_results),
+        cmocka_unit_test(texts_are_escaped),
+        cmocka_unit_test(structure_has_commas_where_they_belong),
+        cmocka_unit_test(a_small_buffer_is_filled_and_terminated),
+    };
+    return cmocka_run_group_tests_name("core", tests, NULL, NULL);
+}
