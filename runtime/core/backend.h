@@ -65,6 +65,8 @@ typedef struct rfi_backend {
     void (*release)(rfi_device *device, rfi_memory *allocated);
     /* Makes every kernel of the shard launchable without lazy loading. */
     rf_result (*load)(rfi_device *device, const rf_shard *shard, rf_error *err);
+    /* Fills in what only the backend knows (host, host_ctx) for all launches of a channel. */
+    void (*bind)(rfi_device *device, int channel, rf_params *params);
     /* `params` is copied before return. Synchronous on the NULL cpu stream, else asynchronous.
      * E_POISONED: the channel was poisoned before; nothing ran. */
     rf_result (*launch)(rfi_device *device, const rf_variant *variant, const rf_params *params,

@@ -22,6 +22,7 @@ void rfi_channels_link(rf_comm *comm)
         p->deadline_ns = (uint64_t)comm->config.deadline_ms * 1000000u;
         p->rank = (uint32_t)comm->rank;
         p->generation = comm->generation;
+        comm->backend->bind(comm->device, (int)c, p);
     }
 }
 

@@ -181,25 +181,29 @@ static rf_result outcome(const rf_params *p, uint64_t epoch_before)
     return rfi_fault_result(RF_POISON_CODE(poison));
 }
 
-rf_result rfi_cpu_run(rfi_device *d, const rf_variant *variant, const rf_params *params)
+static void cpu_bind(rfi_device *d, int channel, rf_params *params)
 {
-    rf_params p = *params;
-    p.host = &d->host;
-    p.host_ctx = d;
-    if (__builtin_expect(poison_of(&p), 0))
+    (void)channel;
+    params->host = &d->host;
+    params->host_ctx = d;
+}
+
+rf_result rfi_cpu_run(const rf_variant *variant, const rf_params *p)
+{
+    if (__builtin_expect(poison_of(p), 0))
         return RF_E_POISONED;
-    uint64_t epoch = ((const rf_region *)(const void *)p.peer[p.rank])->control.epoch;
+    uint64_t epoch = ((const rf_region *)(const void *)p->peer[p->rank])->control.epoch;
     unsigned callers = enter_fp();
-    variant->entry(&p);
+    variant->entry(p);
     leave_fp(callers);
-    return outcome(&p, epoch);
+    return outcome(p, epoch);
 }
 
 static rf_result cpu_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
                             void *stream)
 {
     if (!stream)
-        return rfi_cpu_run(d, variant, params);
+        return rfi_cpu_run(variant, params);
     return poison_of(params) ? RF_E_POISONED : rfi_cpu_enqueue(stream, d, variant, params);
 }
 
@@ -271,6 +275,7 @@ const rfi_backend rfi_backend_cpu = {
     .unmap = cpu_forget,
     .release = cpu_forget,
     .load = cpu_load,
+    .bind = cpu_bind,
     .launch = cpu_launch,
     .stream_info = cpu_stream_info,
     .read_fault = cpu_read_fault,

@@ -40,7 +40,7 @@ void rfi_cpu_fail(const rf_params *p, rf_fault_code code, uint32_t culprit, rf_s
 void rfi_cpu_poison(unsigned char *region, uint32_t word);
 
 /* cpu.c */
-rf_result rfi_cpu_run(rfi_device *d, const rf_variant *variant, const rf_params *params);
+rf_result rfi_cpu_run(const rf_variant *variant, const rf_params *params);
 void rfi_cpu_retain(rfi_device *d);
 void rfi_cpu_release(rfi_device *d);
 

@@ -125,7 +125,7 @@ static rf_result run_item(const item *i)
     }
     rf_result result = RF_E_CLOSED;
     if (!__atomic_load_n(&i->device->ended, __ATOMIC_SEQ_CST))
-        result = rfi_cpu_run(i->device, i->variant, &i->params);
+        result = rfi_cpu_run(i->variant, &i->params);
     __atomic_sub_fetch(&i->device->in_flight, 1, __ATOMIC_SEQ_CST);
     rfi_cpu_release(i->device);
     return result;
