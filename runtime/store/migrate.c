@@ -9,6 +9,8 @@
 #include "core/group.h"
 #include "store/maintain.h"
 
+#define WAIT_MS 5000
+
 /* Schema 1 is the first. The next version adds the step from it here. */
 const char *const rfi_migrations[RFI_DB_VERSION] = {NULL};
 
@@ -45,7 +47,10 @@ static rf_result make_copy(sqlite3 *from, const char *aside, const char *const *
         return rfi_fail(err, RF_E_DB_READONLY, -1, "database", "%.300s: %s", aside,
                         strerror(errno));
     close(fd);
-    int rc = sqlite3_open_v2(aside, &copy, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+    /* A relative name that begins with "file:" is no URI with this. */
+    char name[RFI_DB_PATH + 32];
+    snprintf(name, sizeof name, "%s%s", *aside == '/' ? "" : "./", aside);
+    int rc = sqlite3_open_v2(name, &copy, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
     rf_result result = rc ? rfi_db_fail(copy, aside, rc, "open", err) : RF_OK;
     rfi_db_protect(copy);
     if (result == RF_OK)
@@ -64,13 +69,33 @@ static rf_result make_copy(sqlite3 *from, const char *aside, const char *const *
     return result;
 }
 
+/* Climbs on a copy beside the file and gives it the file's name. The copy is read through a
+ * connection of its own: SQLite does not back up a connection that is writing. */
+static rf_result replace(const char *path, const char *const *steps, int version, rf_error *err)
+{
+    rfi_db from;
+    char aside[RFI_DB_PATH + 16];
+    uint32_t number = 0;
+    rf_result result = rfi_db_open_any_version(&from, path, RFI_DB_READ, WAIT_MS, &version, err);
+    if (result)
+        return result;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        number = (uint32_t)getpid();
+    snprintf(aside, sizeof aside, "%s.%08" PRIx32, path, number);
+    result = make_copy(from.handle, aside, steps, version, err);
+    rfi_db_close(&from);
+    if (result == RF_OK && rename(aside, path))
+        result = rfi_fail(err, RF_E_DB, -1, "database", "%.300s: %s", path, strerror(errno));
+    if (result)
+        unlink(aside);
+    return result;
+}
+
 rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSION], int *from,
                          rf_error *err)
 {
     rfi_db db;
-    char aside[RFI_DB_PATH + 32];
-    uint32_t number = 0;
-    rf_result result = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, 5000, from, err);
+    rf_result result = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, WAIT_MS, from, err);
     if (result)
         return result;
     for (int v = *from; v < RFI_DB_VERSION && result == RF_OK; v++)
@@ -79,19 +104,11 @@ rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSIO
                               "%.300s: there is no way from schema %d to schema %d", path, *from,
                               RFI_DB_VERSION);
     if (result == RF_OK && *from < RFI_DB_VERSION) {
-        if (getrandom(&number, sizeof number, 0) != sizeof number)
-            number = (uint32_t)getpid();
-        /* ./ and not in another folder: it has to be renamed over the original. */
-        snprintf(aside, sizeof aside, "%s%s.%08" PRIx32, *path == '/' ? "" : "./", path, number);
-        result = rfi_db_begin(&db, 5000, err); /* nobody writes meanwhile */
-        if (result == RF_OK)
-            result = make_copy(db.handle, aside, steps, *from, err);
-        if (result == RF_OK && rename(aside, path))
-            result = rfi_fail(err, RF_E_DB, -1, "database", "%.300s: %s", path, strerror(errno));
-        if (result)
-            unlink(aside);
-        if (!sqlite3_get_autocommit(db.handle))
-            sqlite3_exec(db.handle, "ROLLBACK", NULL, NULL, NULL);
+        result = rfi_db_begin(&db, WAIT_MS, err); /* nobody writes meanwhile */
+        if (result == RF_OK) {
+            result = replace(path, steps, *from, err);
+            rfi_db_end(&db, RF_E_DB, NULL); /* nothing was changed in it */
+        }
     }
     rfi_db_close(&db);
     return result;

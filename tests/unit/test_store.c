@@ -13,12 +13,13 @@
 #include <cmocka.h>
 
 #include "store_facts.h"
+#include "store_folder.h"
 
 #define HW_TEXT  "0.cpu=Imaginary 9000\n1.cpu=Imaginary 9000\n"
 #define ENV_TEXT "0.driver=1\n0.kernel=6.1.0-18\n1.driver=1\n1.kernel=6.1.0-18\n"
 
 typedef struct fixture {
-    char folder[200], path[256];
+    char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
     rf_store *store;
     facts_place here;
     rf_variant os, ts, generic;
@@ -35,10 +36,8 @@ static rf_store *open_store(const char *path, const char *shipped, uint32_t flag
 
 static int setup(void **state)
 {
-    const char *base = getenv("TMPDIR");
     fixture *f = calloc(1, sizeof *f);
-    snprintf(f->folder, sizeof f->folder, "%s/store.XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(f->folder))
+    if (!folder_make(f->folder))
         return -1;
     snprintf(f->path, sizeof f->path, "%s/state/tactics.db", f->folder);
     f->here = facts_at(HW_TEXT, ENV_TEXT);
@@ -53,13 +52,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     fixture *f = *state;
-    char command[300];
     rf_store_close(f->store);
-    snprintf(command, sizeof command, "%s/state/tactics.db", f->folder);
-    unlink(command);
-    snprintf(command, sizeof command, "%s/state", f->folder);
-    rmdir(command);
-    rmdir(f->folder);
+    folder_remove(f->folder);
     free(f);
     return 0;
 }
@@ -291,7 +285,7 @@ static void the_folder_and_the_file_are_private(void **state)
 {
     fixture *f = *state;
     struct stat st;
-    char folder[256];
+    char folder[FOLDER_PATH + 32];
     snprintf(folder, sizeof folder, "%s/state", f->folder);
     tune(f, f->store, &f->here, 4);
     assert_int_equal(stat(f->path, &st), 0);
@@ -315,7 +309,7 @@ static void a_store_for_reading_refuses_to_write(void **state)
 static void the_shipped_file_is_the_lowest_rung(void **state)
 {
     fixture *f = *state;
-    char empty[300];
+    char empty[FOLDER_PATH + 32];
     rfi_key key = facts_key(&f->here, 4, 4096);
     snprintf(empty, sizeof empty, "%s/none.db", f->folder);
     tune(f, f->store, &f->here, 4);

@@ -1,0 +1,261 @@
+/* The rule by which measurements become decisions (runtime/store/fold.h). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "store/fold.h"
+
+#define MAX_TRIALS     16
+#define MAX_CANDIDATES 64
+
+static rfi_trial trials[MAX_TRIALS];
+static rfi_candidate candidates[MAX_CANDIDATES];
+static size_t n_trials, n_candidates;
+static rfi_choice choices[MAX_TRIALS];
+
+static int reset(void **state)
+{
+    (void)state;
+    memset(trials, 0, sizeof trials);
+    memset(candidates, 0, sizeof candidates);
+    n_trials = n_candidates = 0;
+    return 0;
+}
+
+/* The candidates that follow belong to it. */
+static void trial(const char *env, int swept, uint64_t rows)
+{
+    rfi_trial *t = &trials[n_trials++];
+    snprintf(t->env, sizeof t->env, "%s", env);
+    t->swept = swept;
+    t->rows = rows;
+    t->hidden = 4096;
+    t->first = n_candidates;
+}
+
+static rfi_candidate *candidate(const char *name, double median_ns, double noise_ns)
+{
+    rfi_candidate *c = &candidates[n_candidates++];
+    snprintf(c->name, sizeof c->name, "%s", name);
+    c->median_ns = median_ns;
+    c->noise_ns = noise_ns;
+    trials[n_trials - 1].count++;
+    return c;
+}
+
+static size_t fold(void)
+{
+    return rfi_fold(trials, n_trials, candidates, choices);
+}
+
+/* ---- facts ---- */
+
+static void the_fastest_of_a_first_sweep_wins(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("slow", 200, 1);
+    candidate("fast", 100, 1);
+    candidate("middle", 150, 1);
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "fast");
+    assert_string_equal(choices[0].runner_up->name, "middle");
+}
+
+static void an_unfinished_sweep_decides_nothing(void **state)
+{
+    (void)state;
+    trial("a", 0, 1);
+    candidate("x", 100, 1);
+    assert_int_equal(fold(), 0);
+}
+
+static void the_incumbent_stays_within_the_noise(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("old", 100, 1);
+    candidate("new", 101, 1);
+    trial("a", 1, 1);
+    candidate("old", 103, 1);
+    candidate("new", 100, 1); /* 3 faster, 3 * 1 of noise: not beyond */
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "old");
+    assert_true(choices[0].best->median_ns == 103); /* as measured last */
+    assert_string_equal(choices[0].runner_up->name, "new");
+    assert_int_equal(choices[0].trial, 1);
+}
+
+static void beyond_the_noise_it_falls(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("old", 100, 1);
+    candidate("new", 101, 1);
+    trial("a", 1, 1);
+    candidate("old", 103.5, 1);
+    candidate("new", 100, 1);
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "new");
+}
+
+static void one_per_cent_is_noise_in_any_case(void **state)
+{
+    (void)state;
+    const rfi_candidate old = {.median_ns = 100, .noise_ns = 0};
+    const rfi_candidate near = {.median_ns = 99, .noise_ns = 0};
+    const rfi_candidate far = {.median_ns = 98.9, .noise_ns = 0};
+    assert_int_equal(rfi_beats(&near, &old), 0);
+    assert_int_equal(rfi_beats(&far, &old), 1);
+}
+
+static void a_failed_incumbent_is_gone(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("old", 100, 1);
+    trial("a", 1, 1);
+    candidate("old", 0, 0)->outcome = RFI_WRONG;
+    candidate("new", 500, 1);
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "new");
+}
+
+static void an_incumbent_that_is_not_there_any_more_is_gone(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("old", 100, 1);
+    trial("a", 1, 1);
+    candidate("new", 500, 1);
+    fold();
+    assert_string_equal(choices[0].best->name, "new");
+}
+
+static void a_new_build_succeeds_under_its_name(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("x", 100, 1)->hash[0] = 1;
+    trial("a", 1, 1);
+    candidate("x", 103, 1)->hash[0] = 2;
+    candidate("y", 101, 1);
+    fold();
+    assert_string_equal(choices[0].best->name, "x"); /* within the noise of y */
+    assert_int_equal(choices[0].best->hash[0], 2);
+}
+
+static void ties_go_by_name_then_grid(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("b", 100, 1);
+    candidate("a", 100, 1)->grid = 8;
+    candidate("a", 100, 1)->grid = 4;
+    fold();
+    assert_string_equal(choices[0].best->name, "a");
+    assert_int_equal(choices[0].best->grid, 4);
+}
+
+static void a_killed_session_counts_for_the_next_one(void **state)
+{
+    (void)state;
+    trial("a", 0, 1);
+    candidate("x", 100, 1);
+    trial("a", 1, 1);
+    candidate("y", 200, 1);
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "x");
+}
+
+static void what_a_finished_sweep_settled_is_over(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("x", 100, 1);
+    trial("a", 0, 2); /* another shape of the bucket */
+    candidate("x", 1, 1);
+    trial("a", 1, 1);
+    candidate("y", 200, 1);
+    fold();
+    assert_string_equal(choices[0].best->name, "y");
+}
+
+static void the_latest_measurement_of_a_candidate_counts(void **state)
+{
+    (void)state;
+    trial("a", 0, 1);
+    candidate("x", 100, 1);
+    trial("a", 1, 1);
+    candidate("x", 300, 1);
+    candidate("y", 200, 1);
+    fold();
+    assert_string_equal(choices[0].best->name, "y");
+}
+
+static void every_environment_keeps_its_own_choice(void **state)
+{
+    (void)state;
+    trial("b", 1, 1);
+    candidate("x", 100, 1);
+    candidate("y", 200, 1);
+    trial("a", 1, 1);
+    candidate("x", 200, 1);
+    candidate("y", 100, 1);
+    assert_int_equal(fold(), 2);
+    assert_string_equal(trials[choices[0].trial].env, "a");
+    assert_string_equal(choices[0].best->name, "y");
+    assert_string_equal(trials[choices[1].trial].env, "b");
+    assert_string_equal(choices[1].best->name, "x");
+}
+
+static void the_incumbent_is_carried_into_the_next_environment(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("x", 100, 1);
+    candidate("y", 200, 1);
+    trial("b", 1, 1);
+    candidate("x", 102, 1);
+    candidate("y", 101, 1);
+    assert_int_equal(fold(), 2);
+    assert_string_equal(choices[1].best->name, "x");
+}
+
+static void when_everything_fails_there_is_no_choice(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("x", 100, 1);
+    trial("a", 1, 1);
+    candidate("x", 0, 0)->outcome = RFI_TIMEOUT;
+    assert_int_equal(fold(), 0);
+}
+
+int main(void)
+{
+#define FACT(name) cmocka_unit_test_setup(name, reset)
+    const struct CMUnitTest tests[] = {
+        FACT(the_fastest_of_a_first_sweep_wins),
+        FACT(an_unfinished_sweep_decides_nothing),
+        FACT(the_incumbent_stays_within_the_noise),
+        FACT(beyond_the_noise_it_falls),
+        FACT(one_per_cent_is_noise_in_any_case),
+        FACT(a_failed_incumbent_is_gone),
+        FACT(an_incumbent_that_is_not_there_any_more_is_gone),
+        FACT(a_new_build_succeeds_under_its_name),
+        FACT(ties_go_by_name_then_grid),
+        FACT(a_killed_session_counts_for_the_next_one),
+        FACT(what_a_finished_sweep_settled_is_over),
+        FACT(the_latest_measurement_of_a_candidate_counts),
+        FACT(every_environment_keeps_its_own_choice),
+        FACT(the_incumbent_is_carried_into_the_next_environment),
+        FACT(when_everything_fails_there_is_no_choice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,202 @@
+/* The frozen table: the same ladder, and no table is believed unseen. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "store_facts.h"
+
+extern const int rfi_abi_1;
+
+static facts_place here;
+static rfi_frozen_row rows[6];
+static rf_frozen table;
+
+static void put(size_t i, uint64_t hidden, uint64_t bucket, const char *variant)
+{
+    rows[i] = (rfi_frozen_row){.env_text = here.env.text,
+                               .arch = here.arch,
+                               .world = 2,
+                               .grid = (uint32_t)i,
+                               .hidden = hidden,
+                               .bucket = bucket,
+                               .variant = variant,
+                               .median_ns = 1000};
+    memcpy(rows[i].hw, here.hw.hash, 16);
+    memcpy(rows[i].env, here.env.hash, 16);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    here = facts_at("0.cpu=Imaginary\n", "0.kernel=1\n");
+    put(0, 0, 65536, "any_64k");
+    put(1, 4096, 1024, "h4096_1k");
+    put(2, 4096, 65536, "h4096_64k");
+    put(3, 4096, 1048576, "");
+    put(4, 8192, 64, "h8192_64");
+    rows[5] = rows[4];
+    rows[5].bucket = 128;
+    table = (rf_frozen){RF_ABI, sizeof table, &rfi_abi_1, 7, 6, rows};
+    return 0;
+}
+
+static rf_store *open_table(void)
+{
+    rf_error err = {0};
+    rf_store *store = NULL;
+    if (rf_store_frozen(&table, &store, &err))
+        fail_msg("%s", err.text);
+    return store;
+}
+
+static rfi_decision ask(const facts_place *place, uint64_t rows_asked, uint64_t hidden)
+{
+    rfi_decision d;
+    rf_store *store = open_table();
+    rfi_key key = facts_key(place, rows_asked, hidden);
+    store->v->lookup(store, &key, facts_have_all, NULL, &d);
+    rf_store_close(store);
+    return d;
+}
+
+static void an_exact_row_answers(void **state)
+{
+    (void)state;
+    rfi_decision d = ask(&here, 4, 4096);
+    assert_string_equal(d.variant, "h4096_64k");
+    assert_int_equal(d.grid, 2);
+    assert_int_equal(d.rung, RF_RUNG_SHIPPED);
+    assert_int_equal(strncmp(d.reason, "shipped: ", 9), 0);
+}
+
+static void any_hidden_comes_next(void **state)
+{
+    (void)state;
+    assert_string_equal(ask(&here, 16, 1024).variant, "any_64k");
+}
+
+static void then_the_nearest_bucket(void **state)
+{
+    (void)state;
+    rfi_decision below = ask(&here, 1, 1024); /* 4 KiB: 1 KiB has another hidden, 64 KiB is any */
+    assert_string_equal(below.variant, "any_64k");
+    rfi_decision d = ask(&here, 1, 512); /* below everything */
+    assert_string_equal(d.variant, "any_64k");
+    assert_non_null(strstr(d.reason, "the nearest to"));
+    assert_int_equal(ask(&here, 16, 4096).bucket, 65536); /* 256 KiB: two steps from both */
+    assert_int_equal(ask(&here, 1 << 20, 4096).fallback, 1);
+}
+
+static void the_baseline_is_a_fallback(void **state)
+{
+    (void)state;
+    rfi_decision d = ask(&here, 64, 4096);
+    assert_int_equal(d.fallback, 1);
+    assert_string_equal(d.variant, "");
+}
+
+static void another_environment_is_said(void **state)
+{
+    (void)state;
+    facts_place later = facts_at(here.hw.text, "0.kernel=2\n");
+    rfi_decision d = ask(&later, 4, 4096);
+    assert_string_equal(d.variant, "h4096_64k");
+    assert_non_null(strstr(d.reason, "0.kernel 1 -> 2"));
+}
+
+static void other_hardware_is_not_answered(void **state)
+{
+    (void)state;
+    facts_place elsewhere = facts_at("0.cpu=Another\n", "0.kernel=1\n");
+    rfi_decision d = ask(&elsewhere, 4, 4096);
+    assert_string_equal(d.variant, "");
+    assert_non_null(strstr(d.reason, "rankfold tune"));
+}
+
+static void an_empty_table_is_legal(void **state)
+{
+    (void)state;
+    table.n = 0;
+    table.rows = NULL;
+    assert_string_equal(ask(&here, 4, 4096).variant, "");
+}
+
+static void it_cannot_be_written(void **state)
+{
+    (void)state;
+    rf_error err = {0};
+    rf_store *store = open_table();
+    assert_int_equal(facts_begin(store, &here, &err), RF_E_DB_READONLY);
+    assert_non_null(strstr(err.text, "frozen"));
+    assert_int_equal(store->v->generation(store), 7);
+    assert_null(rf_store_warning(store));
+    rf_store_close(store);
+}
+
+static void refused(const char *expected)
+{
+    rf_error err = {0};
+    rf_store *store = NULL;
+    assert_int_equal(rf_store_frozen(&table, &store, &err), RF_E_DB);
+    assert_null(store);
+    if (!strstr(err.text, expected))
+        fail_msg("'%s' does not say '%s'", err.text, expected);
+}
+
+static void bad_tables_are_refused(void **state)
+{
+    table.abi = 2;
+    refused("ABI 2");
+    setup(state);
+    table.size--;
+    refused("size");
+    setup(state);
+    table.abi_witness = NULL;
+    refused("incomplete");
+    setup(state);
+    table.rows = NULL;
+    refused("incomplete");
+    setup(state);
+    rows[2].variant = NULL;
+    refused("row 2 has no architecture or variant");
+    setup(state);
+    rows[3].bucket = 1000;
+    refused("row 3 has a bucket");
+    setup(state);
+    rows[2].hidden = 5000;
+    refused("row 3 is not in order");
+    setup(state);
+    rows[5] = rows[4];
+    refused("row 5 is not in order");
+    setup(state);
+    char name[RFI_NAME + 1];
+    memset(name, 'x', RFI_NAME);
+    name[RFI_NAME] = '\0';
+    rows[0].variant = name;
+    refused("too long");
+}
+
+static void null_arguments_are_refused(void **state)
+{
+    (void)state;
+    rf_store *store;
+    assert_int_equal(rf_store_frozen(NULL, &store, NULL), RF_E_ARG);
+    assert_int_equal(rf_store_frozen(&table, NULL, NULL), RF_E_ARG);
+}
+
+int main(void)
+{
+#define FACT(name) cmocka_unit_test_setup(name, setup)
+    const struct CMUnitTest tests[] = {
+        FACT(an_exact_row_answers),        FACT(any_hidden_comes_next),
+        FACT(then_the_nearest_bucket),     FACT(the_baseline_is_a_fallback),
+        FACT(another_environment_is_said), FACT(other_hardware_is_not_answered),
+        FACT(an_empty_table_is_legal),     FACT(it_cannot_be_written),
+        FACT(bad_tables_are_refused),      FACT(null_arguments_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,611 @@
+/* Facts that travel: merge, text out and in, check, migrate, and several writers at once. */
+#define _GNU_SOURCE
+#include <locale.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../ranks.h"
+#include "store/maintain.h"
+#include "store_facts.h"
+#include "store_folder.h"
+
+static rf_error why;
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if ((call) != RF_OK)                                                                       \
+            fail_msg("%s: %s", #call, why.text);                                                   \
+    } while (0)
+
+typedef struct fixture {
+    char folder[FOLDER_PATH];
+    facts_place place[3]; /* two environments of one host, and another host */
+} fixture;
+
+static const char *const names[] = {"ar_w2_f32_h0_os", "ar_w2_f32_h0_ts", "ar_w2_f32_h4096_os"};
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    f->place[0] = facts_at("0.cpu=Imaginary\n", "0.kernel=1\n0.note='quoted'\n");
+    f->place[1] = facts_at("0.cpu=Imaginary\n", "0.kernel=2\n0.note='quoted'\n");
+    f->place[2] = facts_at("0.cpu=Another\n", "0.kernel=1\n0.note='quoted'\n");
+    *state = f;
+    return folder_make(f->folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+    folder_remove(f->folder);
+    free(f);
+    return 0;
+}
+
+static rf_store *open_store(const char *path)
+{
+    rf_store *store = NULL;
+    MUST(rf_store_open(path, NULL, 0, &store, &why));
+    return store;
+}
+
+static rfi_db open_db(const char *path)
+{
+    rfi_db db;
+    MUST(rfi_db_open(&db, path, RFI_DB_WRITE, 1000, &why));
+    return db;
+}
+
+/* One campaign with pseudo-random medians, some of them failures, some sweeps unfinished. */
+static void campaign(const char *path, const facts_place *place, unsigned seed)
+{
+    rf_store *store = open_store(path);
+    rf_variant variants[3];
+    for (int v = 0; v < 3; v++)
+        variants[v] = facts_variant(names[v], v == 2 ? 4096 : 0, 1 + (int)(seed % 5 == 4));
+    MUST(facts_begin(store, place, &why));
+    for (unsigned s = 0; s < 4; s++) {
+        rfi_key key = facts_key(place, 1 + s, 4096);
+        for (int v = 0; v < 3; v++) {
+            rfi_measurement m = facts_measurement(&key, &variants[v], 8,
+                                                  1000 + (seed * 7919 + s * 131 + v * 37) % 97);
+            m.outcome = (seed + s + (unsigned)v) % 11 == 0 ? RFI_WRONG : RFI_OK;
+            MUST(store->v->record(store, &m, 1, &why));
+        }
+        if ((seed + s) % 5)
+            MUST(store->v->finish_shape(store, &key, &why));
+    }
+    if (seed % 3)
+        MUST(store->v->end(store, &why));
+    rf_store_close(store);
+}
+
+/* The decisions as text: what has to be equal byte for byte. */
+static char *decisions(const char *path)
+{
+    rfi_db db = open_db(path);
+    sqlite3_stmt *statement;
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    sqlite3_prepare_v2(db.handle, "SELECT * FROM decision ORDER BY 1,2,3,4,5,6,7,8,9", -1,
+                       &statement, NULL);
+    while (sqlite3_step(statement) == SQLITE_ROW) {
+        for (int i = 0; i < sqlite3_column_count(statement); i++)
+            fprintf(out, "%s|", (const char *)sqlite3_column_text(statement, i));
+        fputc('\n', out);
+    }
+    sqlite3_finalize(statement);
+    rfi_db_close(&db);
+    fclose(out);
+    return text;
+}
+
+static char *export(const char *path)
+{
+    rfi_db db = open_db(path);
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(rfi_db_export(&db, NULL, out, &why));
+    fclose(out);
+    rfi_db_close(&db);
+    return text;
+}
+
+static uint64_t merge(const char *into, const char *from)
+{
+    uint64_t added = 0;
+    MUST(rfi_db_create(into, &why));
+    rfi_db a = open_db(into), b = open_db(from);
+    MUST(rfi_db_merge(&a, &b, &added, &why));
+    rfi_db_close(&a);
+    rfi_db_close(&b);
+    return added;
+}
+
+static rf_result import(const char *into, const char *text, uint64_t *added)
+{
+    MUST(rfi_db_create(into, &why));
+    rfi_db db = open_db(into);
+    rf_result result = rfi_db_import(&db, "test.sql", text, strlen(text), added, &why);
+    rfi_db_close(&db);
+    return result;
+}
+
+static void check(const char *path)
+{
+    rfi_db db = open_db(path);
+    MUST(rfi_db_check(&db, &why));
+    rfi_db_close(&db);
+}
+
+static int run_sql(const char *path, const char *sql)
+{
+    sqlite3 *db = NULL;
+    sqlite3_open(path, &db);
+    int rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
+    sqlite3_close(db);
+    return rc;
+}
+
+static void same_text(char *a, char *b)
+{
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+}
+
+/* ---- merge ---- */
+
+static void any_order_of_merging_gives_the_same(void **state)
+{
+    fixture *f = *state;
+    char parts[6][FOLDER_PATH + 64], forth[FOLDER_PATH + 64], back[FOLDER_PATH + 64];
+    snprintf(forth, sizeof forth, "%s/forth.db", f->folder);
+    snprintf(back, sizeof back, "%s/back.db", f->folder);
+    for (unsigned i = 0; i < 6; i++) {
+        snprintf(parts[i], sizeof parts[i], "%s/part%u.db", f->folder, i);
+        campaign(parts[i], &f->place[i % 3], 2 * i);
+        campaign(parts[i], &f->place[i % 2], 2 * i + 1);
+    }
+    for (int i = 0; i < 6; i++)
+        merge(forth, parts[i]);
+    for (int i = 5; i >= 0; i--)
+        merge(back, parts[i]);
+    char *once = decisions(forth);
+    assert_true(strlen(once) > 100);
+    same_text(export(forth), export(back));
+    same_text(once, decisions(back));
+
+    /* Idempotent: nothing new, and nothing moves. */
+    assert_int_equal(merge(forth, back), 0);
+    assert_int_equal(merge(forth, parts[3]), 0);
+    same_text(decisions(forth), decisions(back));
+    check(forth);
+    check(back);
+}
+
+static void files_that_disagree_are_refused(void **state)
+{
+    fixture *f = *state;
+    const char *one = folder_file(f->folder, "one.db"), *two = folder_file(f->folder, "two.db");
+    campaign(one, &f->place[0], 1);
+    merge(two, one);
+    assert_int_equal(run_sql(two, "DROP TRIGGER measurement_no_update;"
+                                  "UPDATE measurement SET median_ns = 5 WHERE shape_no = 1;"
+                                  "CREATE TRIGGER measurement_no_update BEFORE UPDATE ON "
+                                  "measurement BEGIN SELECT RAISE(ABORT, 'facts are "
+                                  "append-only'); END"),
+                     SQLITE_OK);
+    uint64_t added = 0;
+    char *before = export(one);
+    rfi_db a = open_db(one), b = open_db(two);
+    assert_int_equal(rfi_db_merge(&a, &b, &added, &why), RF_E_DB_CORRUPT);
+    assert_non_null(strstr(why.text, "disagree about the measurement"));
+    rfi_db_close(&a);
+    rfi_db_close(&b);
+    same_text(before, export(one));
+}
+
+static void facts_cannot_be_changed(void **state)
+{
+    fixture *f = *state;
+    const char *path = folder_file(f->folder, "facts.db");
+    campaign(path, &f->place[0], 1);
+    for (size_t t = 0; t < RFI_TABLES; t++) {
+        char sql[200];
+        snprintf(sql, sizeof sql, "DELETE FROM %s", rfi_tables[t].name);
+        assert_int_equal(run_sql(path, sql), SQLITE_CONSTRAINT);
+        snprintf(sql, sizeof sql, "UPDATE %s SET (%s) = (SELECT %s FROM %s LIMIT 1)",
+                 rfi_tables[t].name, rfi_tables[t].key, rfi_tables[t].key, rfi_tables[t].name);
+        if (rfi_tables[t].key_columns == 1)
+            snprintf(sql, sizeof sql, "UPDATE %s SET %s = 'x'", rfi_tables[t].name,
+                     rfi_tables[t].key);
+        assert_int_equal(run_sql(path, sql), SQLITE_CONSTRAINT);
+    }
+}
+
+/* ---- check ---- */
+
+static void check_finds_a_decision_that_the_facts_do_not_give(void **state)
+{
+    fixture *f = *state;
+    const char *path = folder_file(f->folder, "check.db");
+    uint64_t changed = 0;
+    campaign(path, &f->place[0], 1);
+    check(path);
+    assert_int_equal(run_sql(path, "UPDATE decision SET grid = grid + 1"), SQLITE_OK);
+    rfi_db db = open_db(path);
+    assert_int_equal(rfi_db_check(&db, &why), RF_E_DB_CORRUPT);
+    assert_non_null(strstr(why.text, "rankfold db fold"));
+    MUST(rfi_db_refold(&db, &changed, &why));
+    assert_true(changed > 0);
+    MUST(rfi_db_check(&db, &why));
+    rfi_db_close(&db);
+}
+
+static void check_finds_a_text_that_is_not_what_was_hashed(void **state)
+{
+    fixture *f = *state;
+    const char *path = folder_file(f->folder, "hash.db");
+    campaign(path, &f->place[0], 1);
+    assert_int_equal(
+        run_sql(path, "INSERT INTO host VALUES('00112233445566778899aabbccddeeff','x')"),
+        SQLITE_OK);
+    rfi_db db = open_db(path);
+    assert_int_equal(rfi_db_check(&db, &why), RF_E_DB_CORRUPT);
+    assert_non_null(strstr(why.text, "not the hash of its text"));
+    rfi_db_close(&db);
+}
+
+static void check_finds_an_orphan(void **state)
+{
+    fixture *f = *state;
+    const char *path = folder_file(f->folder, "orphan.db");
+    campaign(path, &f->place[0], 1);
+    assert_int_equal(run_sql(path, "INSERT INTO finish VALUES('00112233445566778899aabbccddeeff',"
+                                   "'2026-01-01T00:00:00.000Z')"),
+                     SQLITE_OK);
+    rfi_db db = open_db(path);
+    assert_int_equal(rfi_db_check(&db, &why), RF_E_DB_CORRUPT);
+    assert_non_null(strstr(why.text, "without its parent"));
+    rfi_db_close(&db);
+}
+
+/* ---- text ---- */
+
+static void text_goes_out_and_in_byte_for_byte(void **state)
+{
+    fixture *f = *state;
+    const char *one = folder_file(f->folder, "one.db"), *two = folder_file(f->folder, "two.db");
+    uint64_t added = 0;
+    for (unsigned i = 0; i < 6; i++)
+        campaign(one, &f->place[i % 3], i);
+    char *text = export(one);
+    MUST(import(two, text, &added));
+    assert_true(added > 50);
+    same_text(decisions(one), decisions(two));
+    MUST(import(two, text, &added));
+    assert_int_equal(added, 0);
+    same_text(text, export(two));
+    check(two);
+}
+
+static void one_host_can_be_exported_alone(void **state)
+{
+    fixture *f = *state;
+    const char *one = folder_file(f->folder, "one.db"), *two = folder_file(f->folder, "two.db");
+    char hw[RFI_HEX], *text = NULL;
+    size_t bytes;
+    uint64_t added = 0;
+    campaign(one, &f->place[0], 1);
+    campaign(one, &f->place[2], 2);
+    rfi_hex(f->place[2].hw.hash, hw);
+    rfi_db db = open_db(one);
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(rfi_db_export(&db, hw, out, &why));
+    fclose(out);
+    rfi_db_close(&db);
+    assert_null(strstr(text, "Imaginary"));
+    assert_non_null(strstr(text, "Another"));
+    MUST(import(two, text, &added));
+    check(two);
+    free(text);
+}
+
+static void hostile_text_is_refused_with_its_line(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"DROP TABLE host;\n", "test.sql:1: expected INSERT INTO, found 'D'"},
+        {"\n\nINSERT INTO decision VALUES(1);", "test.sql:3: expected a table of facts"},
+        {"INSERT INTO sqlite_schema VALUES(1);", "expected a table of facts"},
+        {"INSERT INTO host VALUES('a');", "expected a comma, found ')'"},
+        {"INSERT INTO host VALUES('a','b','c');", "expected ');' after the last column"},
+        {"INSERT INTO host VALUES('a',load_extension('x'));", "expected a number, a text or NULL"},
+        {"INSERT INTO host VALUES('a',(SELECT 1));", "expected a number, a text or NULL"},
+        {"INSERT INTO host VALUES('a','b", "expected a closing quote, found the end"},
+        {"INSERT INTO host VALUES('a',1);", "test.sql:1:"},
+        {"INSERT INTO host VALUES('a','b');", "test.sql:1: CHECK constraint failed"},
+        {"INSERT INTO host VALUES('00112233445566778899aabbccddeeff','b');",
+         "not the hash of its text"},
+        {"INSERT INTO finish VALUES('00112233445566778899aabbccddeeff','x');", "FOREIGN KEY"},
+        {"INSERT INTO host VALUES('a','b'); ATTACH 'x' AS y;", "test.sql:1:"},
+        {"INSERT INTO host VALUES(1e999,'b');", "expected a number"},
+    };
+    const char *path = folder_file(f->folder, "target.db");
+    campaign(path, &f->place[0], 1);
+    char *before = export(path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t added = 0;
+        rf_result result = import(path, cases[i].text, &added);
+        if (result != RF_E_DB_FOREIGN && result != RF_E_DB_CORRUPT && result != RF_E_DB)
+            fail_msg("%s: %d", cases[i].text, (int)result);
+        if (!strstr(why.text, cases[i].expected))
+            fail_msg("'%s' does not say '%s'", why.text, cases[i].expected);
+    }
+    same_text(before, export(path));
+}
+
+static void control_characters_are_refused(void **state)
+{
+    fixture *f = *state;
+    const char *path = folder_file(f->folder, "control.db");
+    facts_place place = facts_at("0.cpu=\033[2J\n", "0.kernel=1\n");
+    campaign(path, &place, 1);
+    rfi_db db = open_db(path);
+    assert_int_equal(rfi_db_check(&db, &why), RF_E_DB_CORRUPT);
+    assert_non_null(strstr(why.text, "control character"));
+    rfi_db_close(&db);
+}
+
+static void numbers_are_written_alike_in_every_locale(void **state)
+{
+    fixture *f = *state;
+    const char *one = folder_file(f->folder, "one.db"), *two = folder_file(f->folder, "two.db");
+    uint64_t added = 0;
+    campaign(one, &f->place[0], 1);
+    char *text = export(one);
+    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) {
+        free(text);
+        skip(); /* no locale with a decimal comma here */
+    }
+    char *again = export(one);
+    rf_result result = import(two, text, &added);
+    setlocale(LC_NUMERIC, "C");
+    assert_int_equal(result, RF_OK);
+    same_text(text, again);
+    same_text(export(one), export(two));
+}
+
+/* ---- privacy ---- */
+
+static void what_names_the_machine_does_not_leave_it(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"0.gpu=GPU-8f6bd0a2-1234-5678-9abc-def012345678\n", "a UUID"},
+        {"0.pci=0000:3b:00.0\n", "a bus address"},
+        {"0.nic=52:54:00:12:34:56\n", "a network address"},
+        {"0.hostname=alpha\n", "hostname"},
+        {"0.board.serial=7\n", "serial"},
+        {"0.boot_id=7\n", "boot_id"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[32], *text = NULL;
+        size_t bytes;
+        snprintf(name, sizeof name, "private%zu.db", i);
+        const char *path = folder_file(f->folder, name);
+        facts_place place = facts_at(cases[i].text, "0.kernel=1\n");
+        campaign(path, &place, 1);
+        rfi_db db = open_db(path);
+        FILE *out = open_memstream(&text, &bytes);
+        assert_int_equal(rfi_db_export(&db, NULL, out, &why), RF_E_DB);
+        fclose(out);
+        free(text);
+        rfi_db_close(&db);
+        if (!strstr(why.text, cases[i].expected))
+            fail_msg("'%s' does not say '%s'", why.text, cases[i].expected);
+    }
+    assert_null(rfi_private_part("0.cpu=AMD EPYC 7763\n0.kernel=6.1.0-18-amd64\n"
+                                 "0.driver=580.95.05\n0.bios=1.2.3.4\n0.serialise=yes\n"));
+}
+
+/* ---- migrate ---- */
+
+/* Schema 0 never was: here it is schema 1 without the view `failed`, and finish was called done. */
+static const char *const steps[RFI_DB_VERSION] = {"ALTER TABLE done RENAME TO finish"};
+
+static const char *old_file(fixture *f)
+{
+    const char *path = folder_file(f->folder, "old.db");
+    campaign(path, &f->place[0], 1);
+    assert_int_equal(run_sql(path, "PRAGMA user_version = 0"), SQLITE_OK);
+    return path;
+}
+
+static void an_older_file_climbs_on_a_copy(void **state)
+{
+    fixture *f = *state;
+    static const char *const no_op[RFI_DB_VERSION] = {"SELECT 1"};
+    const char *path = old_file(f);
+    int from = -1;
+    struct stat st;
+    MUST(rfi_db_migrate(path, no_op, &from, &why));
+    assert_int_equal(from, 0);
+    check(path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    MUST(rfi_db_migrate(path, no_op, &from, &why)); /* and stays */
+    assert_int_equal(from, 1);
+}
+
+static void a_failed_step_leaves_the_file_and_nothing_else(void **state)
+{
+    fixture *f = *state;
+    const char *path = old_file(f);
+    size_t before, after;
+    char *was = file_read(path, &before);
+    int from = -1;
+    assert_int_not_equal(rfi_db_migrate(path, steps, &from, &why), RF_OK);
+    assert_non_null(strstr(why.text, "no such table: done"));
+    char *is = file_read(path, &after);
+    assert_int_equal(before, after);
+    assert_memory_equal(was, is, before);
+    free(was);
+    free(is);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(f->folder), 0); /* no copy is left */
+}
+
+static void without_a_step_there_is_no_way(void **state)
+{
+    fixture *f = *state;
+    int from = -1;
+    assert_int_equal(rfi_db_migrate(old_file(f), rfi_migrations, &from, &why), RF_E_DB);
+    assert_non_null(strstr(why.text, "no way from schema 0"));
+}
+
+/* ---- several processes ---- */
+
+#define WRITERS      8
+#define TRANSACTIONS 50
+
+/* Rows of a table, counted through a connection of its own. */
+static int64_t count(const char *path, const char *table)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *statement = NULL;
+    char sql[100];
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM %s", table);
+    sqlite3_open(path, &db);
+    sqlite3_prepare_v2(db, sql, -1, &statement, NULL);
+    int64_t n = sqlite3_step(statement) == SQLITE_ROW ? sqlite3_column_int64(statement, 0) : -1;
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    return n;
+}
+
+static void write_many(int rank, int world, void *path)
+{
+    (void)world;
+    rf_error err = {0};
+    rf_store *store = NULL;
+    facts_place place = facts_at("0.cpu=Imaginary\n", "0.kernel=1\n");
+    rf_variant variant = facts_variant(names[0], 0, 1);
+    rfi_key key = facts_key(&place, 1 + (uint64_t)rank % 2, 4096);
+    rank_barrier();
+    RANK_CHECK(rf_store_open(path, NULL, 0, &store, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(facts_begin(store, &place, &err) == RF_OK, "%s", err.text);
+    for (int i = 0; i < TRANSACTIONS; i++) {
+        rfi_measurement m = facts_measurement(&key, &variant, 8, 1000 + rank + i);
+        RANK_CHECK(store->v->record(store, &m, 1, &err) == RF_OK, "%s", err.text);
+    }
+    RANK_CHECK(store->v->finish_shape(store, &key, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(store->v->end(store, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(!rf_store_warning(store), "%s", rf_store_warning(store));
+    rf_store_close(store);
+}
+
+static void writers_lose_no_row_and_see_no_lock(void **state)
+{
+    fixture *f = *state;
+    char path[FOLDER_PATH + 64];
+    const ranks_options patience = {.deadline_ms = 120000};
+    snprintf(path, sizeof path, "%s/new/tactics.db", f->folder); /* made by all of them at once */
+    RANKS_ASSERT(ranks_run(WRITERS, write_many, path, &patience));
+    assert_int_equal(count(path, "measurement"), WRITERS * TRANSACTIONS);
+    assert_int_equal(count(path, "sweep"), WRITERS);
+    assert_int_equal(count(path, "finish"), WRITERS);
+    check(path);
+}
+
+/* Merges for ever, until it is killed. */
+static void merge_for_ever(const char *into, const char *from)
+{
+    for (;;) {
+        rfi_db a, b;
+        uint64_t added;
+        if (rfi_db_open(&a, into, RFI_DB_WRITE, 1000, NULL))
+            _exit(1);
+        if (rfi_db_open(&b, from, RFI_DB_READ, 1000, NULL))
+            _exit(1);
+        if (rfi_db_merge(&a, &b, &added, NULL))
+            _exit(1);
+        rfi_db_close(&a);
+        rfi_db_close(&b);
+    }
+}
+
+static void a_killed_merge_leaves_the_old_file_or_the_new(void **state)
+{
+    fixture *f = *state;
+    char from[FOLDER_PATH + 64], into[FOLDER_PATH + 64];
+    int olds = 0, news = 0;
+    snprintf(from, sizeof from, "%s/from.db", f->folder);
+    snprintf(into, sizeof into, "%s/into.db", f->folder);
+    for (unsigned i = 0; i < 8; i++)
+        campaign(from, &f->place[0], i + 1);
+    const int64_t whole = count(from, "measurement");
+    for (unsigned i = 0; i < 12; i++) {
+        unlink(into);
+        MUST(rfi_db_create(into, &why));
+        pid_t child = fork();
+        if (child == 0)
+            merge_for_ever(into, from);
+        usleep(500 + 1500 * i);
+        kill(child, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+        int64_t n = count(into, "measurement");
+        assert_true(n == 0 || n == whole);
+        check(into);
+        olds += n == 0;
+        news += n == whole;
+    }
+    assert_true(olds + news == 12);
+}
+
+int main(void)
+{
+#define FACT(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        FACT(any_order_of_merging_gives_the_same),
+        FACT(files_that_disagree_are_refused),
+        FACT(facts_cannot_be_changed),
+        FACT(check_finds_a_decision_that_the_facts_do_not_give),
+        FACT(check_finds_a_text_that_is_not_what_was_hashed),
+        FACT(check_finds_an_orphan),
+        FACT(text_goes_out_and_in_byte_for_byte),
+        FACT(one_host_can_be_exported_alone),
+        FACT(hostile_text_is_refused_with_its_line),
+        FACT(control_characters_are_refused),
+        FACT(numbers_are_written_alike_in_every_locale),
+        FACT(what_names_the_machine_does_not_leave_it),
+        FACT(an_older_file_climbs_on_a_copy),
+        FACT(a_failed_step_leaves_the_file_and_nothing_else),
+        FACT(without_a_step_there_is_no_way),
+        FACT(writers_lose_no_row_and_see_no_lock),
+        FACT(a_killed_merge_leaves_the_old_file_or_the_new),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
