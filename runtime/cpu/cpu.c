@@ -103,11 +103,11 @@ static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
     int crowded = (uint32_t)group->world > group->cpus;
     d->rank = group->rank;
     d->world = group->world;
-    d->yields = crowded ? 256 : 64;
+    d->yields = crowded ? 256 : 1000;
     d->host = (rf_cpu_host){.wait = rfi_cpu_wait,
                             .wake = rfi_cpu_wake,
                             .fail = rfi_cpu_fail,
-                            .spin = crowded ? 16 : 4000};
+                            .spin = crowded ? 16 : 128};
     for (int r = 0; r < group->world; r++) {
         if (group->fd[r] < 0)
             continue;
