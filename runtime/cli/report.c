@@ -13,8 +13,6 @@
 #include "cli/cli.h"
 #include "cli/database.h"
 
-extern char **environ;
-
 /* gnuplot executes what it finds in backticks, so nothing from the database ever enters a script:
  * scripts are made of the constants below and of integers; measurements go into data files, as
  * numbers. Text from the database goes into the page, escaped. */

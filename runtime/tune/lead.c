@@ -125,7 +125,7 @@ rf_result rfi_session_lead(rfi_session *s, rf_error *err)
     rfi_sweep *sweeps = NULL;
     rf_error why = {0}, late = {0};
     rf_result verdict = open_all(s, &sweeps, &why);
-    if (verdict == RF_OK)
+    if (sweeps)
         verdict = measure(s, sweeps, &why);
     if (!s->over && sweeps && (verdict == RF_OK || is_db(verdict))) {
         rf_result rc = decide(s, sweeps, &late);
