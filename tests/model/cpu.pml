@@ -1,5 +1,6 @@
-/* The cpu transport (templates/cpu): every rank owns a region of SLOTS slots and two flags, stores
- * only there, and peers read. Calls never end here: sequence numbers run modulo M, so that what
+/* The cpu transport (templates/cpu/all_reduce.h): every rank owns a region of SLOTS slots and two
+ * flags. It stores its input there; peers read it, and the owner of a word in a two-shot stores the
+ * sum over it. Calls never end here: sequence numbers run modulo M, so that what
  * holds for this model holds for any number of calls. Each call is one-shot or two-shot over one or
  * two words, whichever the first rank to come picks: every mix of algorithms and sizes, and ranks
  * that own nothing. Stores of
@@ -94,19 +95,23 @@ proctype rank(byte me) {
         od;
         if
         :: algo[k] == TWO_SHOT ->
-            if
-            :: me < words[k] -> WORD(me, k, me) = SUM(k); answer[me] = k
-            :: else
-            fi;
+            /* the owner's sum goes over the inputs, into the slots of the others */
             q = 0;
             do
-            :: q < words[k] && q != me ->
+            :: me < words[k] && q < WORLD && q != me -> WORD(q, k, me) = SUM(k); q++
+            :: me < words[k] && q < WORLD && q == me -> q++
+            :: else -> break
+            od;
+            answer[me] = k;
+            q = 0;
+            do
+            :: q < WORLD && q != me ->
 #ifndef NO_ANSWER /* broken: the sum of an owner is read without waiting for it */
                 REACHED(answer[q], k);
 #endif
-                assert(WORD(q, k, q) == SUM(k));
+                assert(q >= words[k] || WORD(me, k, q) == SUM(k));
                 q++
-            :: q < words[k] && q == me -> q++
+            :: q < WORLD && q == me -> q++
             :: else -> break
             od
         :: else

@@ -1,6 +1,7 @@
 /* A waiter that sleeps on the futex of a flag, and the owner that publishes: no sleep is for ever.
  * The owner's store sits in its store buffer until it is drained (x86: any later load may overtake
- * it), unless a full barrier stands between the store and the look at `sleepers`. */
+ * it), unless a full barrier stands between the store and the look at `sleepers`. Rankfold has no
+ * such barrier, and sleeps in slices instead. */
 bit sequence, buffered, sleepers, asleep;
 
 proctype owner() {
@@ -39,7 +40,11 @@ proctype waiter() {
     :: sequence -> goto done
     fi;
 #endif
+#ifdef SLICES /* the sleep ends by itself, and the waiter looks again */
+    sequence;
+#else
     !asleep;
+#endif
 done:
     skip
 }
