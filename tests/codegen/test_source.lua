@@ -55,7 +55,7 @@ end
 
 function Source.test_normal_form_is_a_fixed_point()
     for _, name in ipairs { "templates/abi.h", "templates/cpu/all_reduce.h",
-        "templates/cpu/vector.h", "gen/xxh3.c" } do
+        "templates/cpu/element.h", "gen/xxh3.c" } do
         local once = source.normalise(assert(files.read(name)))
         luaunit.assertEquals(source.normalise(once), once, name)
     end
@@ -143,6 +143,15 @@ function Source.test_hashes_follow_code()
     assert_all_differ(hashes(), hashes { ["templates/cpu/kernel.c.tmpl"] = function(text)
         return text:gsub("{\n", "{\n    (void)p;\n")
     end })
+end
+
+function Source.test_hashes_follow_the_code_of_their_own_instruction_set_only()
+    local after = hashes { ["templates/cpu/avx2.h"] = function(text)
+        return text .. "\nstatic int changed;\n"
+    end }
+    for name, hash in pairs(hashes()) do
+        luaunit.assertEquals(hash ~= after[name], name:find("_avx2_") ~= nil, name)
+    end
 end
 
 function Source.test_hashes_follow_the_abi_number_and_not_the_rest_of_abi_h()
