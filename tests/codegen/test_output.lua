@@ -246,7 +246,8 @@ function Output.test_depfile_names_every_input()
         wanted[#wanted + 1] = file:find("%.") ~= 1 and "templates/cpu/" .. file or nil
     end
     for file in lfs.dir("templates") do
-        wanted[#wanted + 1] = file:find("^registry") and "templates/" .. file or nil
+        local ours = file:find("^registry") and not file:find("%.cu%.") -- those are of other packs
+        wanted[#wanted + 1] = ours and "templates/" .. file or nil
     end
     for _, name in ipairs(wanted) do
         luaunit.assertTrue(named[name], name)
