@@ -187,7 +187,7 @@ local function main(args)
         fail(reason)
     elseif n > 0 then
         print(("gen: SKU %s: %d kernels in %d shards, %d files changed")
-            :format(args.sku, #pack.variants, #pack.shards, n))
+            :format(args.sku, pack.kernels, #pack.shards, n))
     end
 end
 

@@ -6,7 +6,8 @@ local tactics = require "gen.tactics"
 
 local registry = {}
 
--- The same sources compiled in several ways. The first one is the product.
+-- The same sources compiled in several ways. The first one is the product; sanitizers see nothing
+-- of CUDA code, so packs of that have no others.
 local FLAVOURS = {
     { about = "the pack (default)", folder = "%s/%s", objects = "obj", flags = "" },
     { about = "the pack under AddressSanitizer and UBSan", folder = "%s/asan", objects = "asan",
@@ -27,15 +28,17 @@ end
 -- The axes of a variant as designated initialisers, in the order of the name.
 local function fields(v)
     local out = {}
-    for i, axis in ipairs(tactics.axes) do
+    for _, axis in ipairs(tactics.axes) do
         local value = v[axis.field]
         local row = axis.values and tactics.row[axis.field][value]
-        out[i] = (".%s = %d,"):format(axis.field, row and row.number or value)
+        if value ~= nil then
+            out[#out + 1] = (".%s = %d,"):format(axis.c or axis.field, row and row.number or value)
+        end
     end
     return table.concat(out, " ")
 end
 
--- Architectures as the cpu backend names them, in the order of the list of instruction sets.
+-- Architectures as the backends name them, in the order of the list of instruction sets.
 local function architectures(pack)
     local used = {}
     for _, shard in ipairs(pack.shards) do
@@ -44,7 +47,7 @@ local function architectures(pack)
     local out = {}
     for _, row in ipairs(tactics.axis.isa.values) do
         if used[row.text] then
-            out[#out + 1] = ('"x86-64/%s"'):format(row.text)
+            out[#out + 1] = ('"%s/%s"'):format(tactics.row.transport[row.transport].arch, row.text)
         end
     end
     return table.concat(out, ", ")
@@ -58,16 +61,22 @@ function registry.files(pack, read, out, command)
         return render.template(read, "templates/" .. name)(more)
     end
     local folder = ("%s/%s/"):format(out, pack.sku)
-    local texts, units = {}, { "registry" }
-    local shard_template = render.template(read, "templates/registry_shard.c.tmpl")
+    local texts, images = {}, {}
     for _, shard in ipairs(pack.shards) do
-        shard.text = shard_template { command = command, sku = pack.sku, shard = shard,
-            hash_bytes = hash_bytes, fields = fields }
-        texts[folder .. "src/" .. shard.name .. ".c"] = shard.text
-        units[#units + 1] = shard.name
+        local row = tactics.row.transport[shard.transport]
+        local more = { shard = shard, hash_bytes = hash_bytes, fields = fields, templates = row.templates,
+            source = row.source, image = row.source == "cu"
+                and ("%sobj/%s.fatbin"):format(folder, shard.name) }
+        if more.image then
+            texts[("%ssrc/%s.cu"):format(folder, shard.name)] = text("registry_kernels.cu.tmpl", more)
+            images[#images + 1] = shard
+        end
+        shard.text = text("registry_shard.c.tmpl", more)
+        texts[("%ssrc/%s.c"):format(folder, shard.name)] = shard.text
     end
     local flavours = {}
-    for i, flavour in ipairs(FLAVOURS) do
+    for i = 1, #images == 0 and #FLAVOURS or 1 do
+        local flavour = FLAVOURS[i]
         flavours[i] = {
             about = flavour.about, flags = flavour.flags,
             archive = ("%s/librankfold_%s.a"):format(flavour.folder:format(out, pack.sku), pack.sku),
@@ -77,10 +86,10 @@ function registry.files(pack, read, out, command)
     texts[folder .. "src/registry.c"] = text("registry.c.tmpl",
         { abi = pack.abi, about = pack.about, shards = pack.shards, variants = pack.variants })
     texts[folder .. "build.ninja"] = text("registry.ninja.tmpl",
-        { flavours = flavours, units = units })
+        { flavours = flavours, shards = pack.shards, images = images })
     texts[folder .. "manifest.json"] = text("registry.json.tmpl",
         { abi = pack.abi, about = pack.about, shards = pack.shards, variants = pack.variants,
-            arch = architectures(pack) })
+            kernels = pack.kernels, arch = architectures(pack) })
     return texts
 end
 
@@ -98,7 +107,7 @@ function registry.write(texts, out, sku)
         return nil, reason
     end
     for name in before:gmatch("[^\n]+") do
-        if name:find("^src/[%w_]+%.c$") and not texts[folder .. name] then
+        if name:find("^src/[%w_]+%.cu?$") and not texts[folder .. name] then
             os.remove(folder .. name)
             n = n + 1
         end

@@ -1,4 +1,4 @@
--- Variants to C text: kernels from templates, gathered into shards.
+-- Variants to C or CUDA text: kernels from templates, gathered into shards.
 
 local template = require "pl.template"
 local source = require "gen.source"
@@ -50,8 +50,8 @@ local function group_of(v)
     return ("w%d_%s_%s"):format(v.world, v.dtype, v.isa)
 end
 
--- Sorted entries -> shards {name, world, dtype, isa, entries}, sorted by name; a group of more than
--- MOST_KERNELS is cut into equal parts.
+-- Sorted entries -> shards {name, world, dtype, isa, transport, entries}, sorted by name; a group of
+-- more than MOST_KERNELS is cut into equal parts.
 function render.shards(entries)
     local groups, names = {}, {}
     for _, entry in ipairs(entries) do
@@ -72,7 +72,7 @@ function render.shards(entries)
             local v = group[1].v
             shards[#shards + 1] = {
                 name = parts == 1 and name or ("%s_%02d"):format(name, part),
-                world = v.world, dtype = v.dtype, isa = v.isa,
+                world = v.world, dtype = v.dtype, isa = v.isa, transport = v.transport,
                 entries = table.move(group, first, last, 1, {}),
             }
         end
@@ -81,32 +81,51 @@ function render.shards(entries)
     return shards
 end
 
--- A SKU as sku.parse returns it -> its pack: {sku, about, abi, shards}, each shard with its
+-- The templates of one transport: what stands above the kernels of a shard, and a kernel.
+local function family(read, inline, transport)
+    local row = tactics.row.transport[transport]
+    local folder = ("templates/%s/"):format(row.templates)
+    local above = ("%sshard.%s.tmpl"):format(folder, row.source)
+    local prologue = render.template(read, above)
+    return {
+        kernel = render.template(read, ("%skernel.%s.tmpl"):format(folder, row.source)),
+        prologue = function(shard)
+            local text = prologue {
+                dtype = tactics.row.dtype[shard.dtype],
+                isa = tactics.row.isa[shard.isa],
+            }
+            return text, inline(text, above)
+        end,
+    }
+end
+
+-- A SKU as sku.parse returns it -> its pack: {sku, about, abi, shards, kernels}, each shard with its
 -- prologue, each entry with its kernel and hash.
 function render.pack(sku, read)
-    local kernel = render.template(read, "templates/cpu/kernel.c.tmpl")
-    local prologue = render.template(read, "templates/cpu/shard.c.tmpl")
     local inline = source.inliner(read)
     local abi = render.abi(read)
     local shards = render.shards(sku.variants)
+    local families, kernels = {}, 0
     for _, shard in ipairs(shards) do
-        shard.prologue = prologue {
-            dtype = tactics.row.dtype[shard.dtype],
-            isa = tactics.row.isa[shard.isa],
-        }
-        local above = inline(shard.prologue, "templates/cpu/shard.c.tmpl")
+        local templates = families[shard.transport] or family(read, inline, shard.transport)
+        families[shard.transport] = templates
+        local above
+        shard.prologue, above = templates.prologue(shard)
+        shard.kernels = 0
         for _, entry in ipairs(shard.entries) do
             local names = { name = entry.name }
             for field, value in pairs(entry.v) do
                 names[field] = value
             end
-            entry.kernel = kernel(names)
+            entry.kernel = templates.kernel(names)
             entry.shard = shard.name
             entry.source = { above, source.normalise(entry.kernel) }
             entry.hash = variant.hash(entry.v, abi, above, entry.source[2])
+            shard.kernels = shard.kernels + tactics.kernels(entry.v)
         end
+        kernels = kernels + shard.kernels
     end
-    return { sku = sku.name, about = sku.about, abi = abi, shards = shards,
+    return { sku = sku.name, about = sku.about, abi = abi, shards = shards, kernels = kernels,
         variants = sku.variants }
 end
 

@@ -2,15 +2,15 @@
 --
 --     { about = "one line", sets = { { op = { "ar" }, world = { 1, 2 }, ... }, ... } }
 --
--- where every set lists values for every axis of gen/tactics.lua and stands for all combinations
--- that are feasible. The file is data: it may compute with tables, and reaches nothing else.
+-- where every set lists values for every axis of gen/tactics.lua that its transport has and stands
+-- for all combinations that are feasible. The file is data: it may compute with tables, and reaches nothing else.
 
 local tactics = require "gen.tactics"
 local variant = require "gen.variant"
 
 local sku = {}
 
-sku.MOST_VARIANTS = 3000
+sku.MOST_VARIANTS = 3000 -- and kernels, of which a variant has one, or one per rank
 local MOST_COMBINATIONS = 200000 -- that are looked at
 local MOST_INSTRUCTIONS = 100000 -- of the file's own code
 local MOST_KIB = 64 * 1024
@@ -98,8 +98,18 @@ local function check_set(where, set)
     if unknown then
         return ("%s.%s: unknown field"):format(where, unknown)
     end
+    local transport
     for _, axis in ipairs(tactics.axes) do
-        local complaint = check_values(where .. "." .. axis.field, axis, set[axis.field])
+        local complaint
+        if tactics.applies(axis, transport) then
+            complaint = check_values(where .. "." .. axis.field, axis, set[axis.field])
+        elseif set[axis.field] ~= nil then
+            complaint = ("%s.%s: transport %s has no such axis"):format(where, axis.field, transport)
+        end
+        if axis.field == "transport" and not complaint then
+            transport = set.transport[1]
+            complaint = set.transport[2] and where .. ".transport: a set has one transport"
+        end
         if complaint then
             return complaint
         end
@@ -140,7 +150,7 @@ local function check(spec)
         end
         local product = 1
         for _, axis in ipairs(tactics.axes) do
-            product = math.min(product * #set[axis.field], MOST_COMBINATIONS + 1)
+            product = math.min(product * #(set[axis.field] or { 1 }), MOST_COMBINATIONS + 1)
         end
         combinations = combinations + product
         if combinations > MOST_COMBINATIONS then
@@ -160,6 +170,9 @@ local function each_combination(set, visit)
                 copy[field] = value
             end
             return visit(copy)
+        end
+        if not set[axis.field] then
+            return descend(depth + 1)
         end
         for _, value in ipairs(set[axis.field]) do
             v[axis.field] = value
@@ -209,7 +222,7 @@ local function check_net(kept)
         local v = entry.v
         local key = ("%s, world %d, %s"):format(v.op, v.world, v.dtype)
         if holes[key] == nil then
-            holes[key] = true
+            holes[key] = tactics.net_text(v)
             order[#order + 1] = key
         end
         if tactics.is_net(v) then
@@ -218,7 +231,7 @@ local function check_net(kept)
     end
     for _, key in ipairs(order) do
         if holes[key] then
-            return ("sets: nothing generic (isa scalar, hidden 0) for %s"):format(key)
+            return ("sets: nothing generic (%s) for %s"):format(holes[key], key)
         end
     end
 end
@@ -239,10 +252,16 @@ function sku.parse(text, path, name, limit)
         return nil, path .. ": " .. refused
     end
     limit = limit or sku.MOST_VARIANTS
+    local kernels = 0
+    for _, entry in ipairs(kept) do
+        kernels = kernels + tactics.kernels(entry.v)
+    end
     if #kept == 0 then
         return nil, path .. ": sets: nothing in them is feasible (--why says why)"
     elseif #kept > limit then
         return nil, ("%s: sets: %d variants, at most %d"):format(path, #kept, limit)
+    elseif kernels > limit then
+        return nil, ("%s: sets: %d kernels, at most %d"):format(path, kernels, limit)
     end
     complaint = check_net(kept)
     if complaint then

@@ -5,7 +5,8 @@ local tactics = {}
 
 -- The axes, in the order of a variant's name. An axis is either a list of the X-macro `list` in
 -- templates/abi.h - rows of {text, code, number} equal to its lines, plus what the rules below need
--- - or a number with a prefix. tests/codegen compares both with abi.h.
+-- - or a number with a prefix, or a choice that sets the field `c` of rf_variant. tests/codegen
+-- compares all with abi.h. `only`: other transports have no such axis.
 tactics.axes = {
     { field = "op", list = "RF_OP_LIST", values = {
         { text = "ar", code = "ALL_REDUCE", number = 0 },
@@ -22,8 +23,10 @@ tactics.axes = {
         { text = "ts", code = "TWO_SHOT", number = 1 },
     } },
     { field = "transport", list = "RF_TRANSPORT_LIST", values = {
-        { text = "cpu", code = "CPU", number = 0, wire = "flag" },
-        { text = "peer", code = "PEER", number = 1, wire = "nan" },
+        { text = "cpu", code = "CPU", number = 0, wire = "flag", templates = "cpu", source = "c",
+            arch = "x86-64" },
+        { text = "peer", code = "PEER", number = 1, wire = "nan", templates = "cuda", source = "cu",
+            arch = "cuda" },
     } },
     { field = "wire", list = "RF_WIRE_LIST", values = {
         { text = "flag", code = "FLAG", number = 0 },
@@ -42,9 +45,18 @@ tactics.axes = {
         { text = "sm120", code = "SM120", number = 14, transport = "peer" },
     } },
     { field = "unroll", prefix = "u", min = 1, max = 8 }, -- vectors in flight per loop turn
-    { field = "copy", list = "RF_COPY_LIST", values = {
+    { field = "copy", only = "cpu", list = "RF_COPY_LIST", values = {
         { text = "ca", code = "CACHED", number = 0 },
         { text = "nt", code = "STREAMING", number = 1 },
+    } },
+    { field = "threads", only = "peer", prefix = "t", min = 32, max = 1024 }, -- of a block
+    { field = "rank", only = "peer", c = "by_rank", values = {
+        { text = "any", code = "read from the params", number = 0 },
+        { text = "own", code = "known: one kernel per rank", number = 1 },
+    } },
+    { field = "launch", only = "peer", c = "flags", values = {
+        { text = "seq", code = "after the stream's previous kernel", number = 0 },
+        { text = "dep", code = "before it has ended, and waits", number = 4 }, -- RF_VARIANT_DEPENDENT
     } },
 }
 
@@ -60,6 +72,11 @@ for _, axis in ipairs(tactics.axes) do
 end
 
 local PACK = 16 -- bytes that kernels move at once; rows have to be whole packs
+
+-- Do variants of this transport have the axis?
+function tactics.applies(axis, transport)
+    return not axis.only or axis.only == transport
+end
 
 -- What an axis admits, in words.
 function tactics.expected(axis)
@@ -110,9 +127,6 @@ local rules = {
             and ("%s code cannot use transport %s"):format(v.isa, v.transport)
     end,
     function(v)
-        return v.transport ~= "cpu" and ("there are no templates for transport " .. v.transport)
-    end,
-    function(v)
         return v.algo == "ts" and v.world == 1
             and "two-shot needs another rank to share the sums with, the world is 1"
     end,
@@ -125,6 +139,10 @@ local rules = {
             and "two-shot splits the call by packs, not by rows: hidden gains nothing"
     end,
     function(v)
+        return v.transport == "peer" and v.hidden > 0
+            and "peer kernels walk packs of the whole tensor, never rows: hidden gains nothing"
+    end,
+    function(v)
         return v.isa == "scalar" and (v.hidden > 0 or v.unroll > 1 or v.copy ~= "ca")
             and "scalar code is the net, not a contender: h0, u1 and ca only"
     end,
@@ -132,8 +150,25 @@ local rules = {
         return v.unroll & (v.unroll - 1) ~= 0
             and ("unroll %d is no power of two"):format(v.unroll)
     end,
+    function(v)
+        return v.transport == "peer" and v.threads % 32 ~= 0
+            and ("%d threads are no whole number of warps"):format(v.threads)
+    end,
+    function(v)
+        if v.transport ~= "peer" then
+            return false
+        end
+        local needed = 4 * v.unroll * (v.world + 2) + 40 -- packs of every rank, own and ahead
+        local most = math.min(255, 65536 // v.threads)
+        return needed > most and ("%d packs of %d ranks in flight take about %d registers, %d threads "
+            .. "leave %d each"):format(v.unroll, v.world, needed, v.threads, most)
+    end,
+    function(v)
+        return v.launch == "dep" and tonumber(v.isa:sub(3)) < 90
+            and v.isa .. " has no dependent launch, which came with sm90"
+    end,
     function(v, isa)
-        local turn = isa.lanes * v.unroll
+        local turn = (isa.lanes or 1) * v.unroll
         return v.hidden % turn ~= 0
             and ("a row of %d elements is no whole number of %d x %d lanes")
                 :format(v.hidden, v.unroll, isa.lanes)
@@ -143,9 +178,13 @@ local rules = {
 -- May this variant exist? true, or false and the reason. `v` holds one value per axis.
 function tactics.feasible(v)
     for _, axis in ipairs(tactics.axes) do
-        local known, reason = tactics.admits(axis, v[axis.field])
-        if not known then
-            return false, reason
+        if tactics.applies(axis, v.transport) then
+            local known, reason = tactics.admits(axis, v[axis.field])
+            if not known then
+                return false, reason
+            end
+        elseif v[axis.field] ~= nil then
+            return false, ("transport %s has no %s"):format(v.transport, axis.field)
         end
     end
     local isa = tactics.row.isa[v.isa]
@@ -158,9 +197,36 @@ function tactics.feasible(v)
     return true
 end
 
--- The net below everything: portable code for any shape of its op, world and dtype.
+-- The net below everything: code for any shape of its op, world and dtype, on every rank. One-shot
+-- between peers is none, since it needs world times the room.
+local function net(v)
+    if v.transport == "cpu" then
+        return { isa = "scalar", hidden = 0 }
+    end
+    return { algo = v.world == 1 and "os" or "ts", hidden = 0, rank = "any", launch = "seq" }
+end
+
 function tactics.is_net(v)
-    return v.isa == "scalar" and v.hidden == 0
+    for field, value in pairs(net(v)) do
+        if v[field] ~= value then
+            return false
+        end
+    end
+    return true
+end
+
+-- What makes a variant like v the net, in words.
+function tactics.net_text(v)
+    local wanted, words = net(v), {}
+    for _, field in ipairs { "isa", "hidden", "algo", "rank", "launch" } do
+        words[#words + 1] = wanted[field] and field .. " " .. wanted[field]
+    end
+    return table.concat(words, ", ")
+end
+
+-- Kernels that a variant is compiled to.
+function tactics.kernels(v)
+    return v.rank == "own" and v.world or 1
 end
 
 return tactics

@@ -9,8 +9,10 @@ local variant = {}
 -- kernel's symbol, the database's key for people, and what logs print.
 function variant.name(v)
     local tokens = {}
-    for i, axis in ipairs(tactics.axes) do
-        tokens[i] = (axis.prefix or "") .. v[axis.field]
+    for _, axis in ipairs(tactics.axes) do
+        if tactics.applies(axis, v.transport) then
+            tokens[#tokens + 1] = (axis.prefix or "") .. v[axis.field]
+        end
     end
     return table.concat(tokens, "_")
 end
@@ -28,22 +30,24 @@ end
 
 -- The inverse of variant.name: parameters, or nil and the reason. Says nothing about feasibility.
 function variant.parse(name)
-    local v, at = {}, 1
+    local v, at, last = {}, 1, nil
     for _, axis in ipairs(tactics.axes) do
-        local token = name:match("^[^_]*", at) or ""
-        v[axis.field] = parse_token(axis, token)
-        if v[axis.field] == nil then
-            local expected = tactics.expected(axis)
-            if axis.prefix then
-                expected = ("%s and %s"):format(axis.prefix, expected)
+        if tactics.applies(axis, v.transport) then
+            local token = name:match("^[^_]*", at) or ""
+            v[axis.field] = parse_token(axis, token)
+            if v[axis.field] == nil then
+                local expected = tactics.expected(axis)
+                if axis.prefix then
+                    expected = ("%s and %s"):format(axis.prefix, expected)
+                end
+                return nil, ('%s is "%s", expected %s'):format(axis.field, token, expected)
             end
-            return nil, ('%s is "%s", expected %s'):format(axis.field, token, expected)
+            at = at + #token + 1
+            last = axis
         end
-        at = at + #token + 1
     end
     if at <= #name + 1 then
-        return nil, ('"%s" follows the last field, %s'):format(
-            name:sub(at - 1), tactics.axes[#tactics.axes].field)
+        return nil, ('"%s" follows the last field, %s'):format(name:sub(at - 1), last.field)
     end
     return v
 end
@@ -51,8 +55,10 @@ end
 -- The parameters as text, one line each, in the order of the name.
 function variant.canonical(v)
     local lines = {}
-    for i, axis in ipairs(tactics.axes) do
-        lines[i] = axis.field .. "=" .. v[axis.field] .. "\n"
+    for _, axis in ipairs(tactics.axes) do
+        if tactics.applies(axis, v.transport) then
+            lines[#lines + 1] = axis.field .. "=" .. v[axis.field] .. "\n"
+        end
     end
     return table.concat(lines)
 end

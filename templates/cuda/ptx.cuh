@@ -12,7 +12,9 @@
 #include "abi.h"
 
 #define RF_DEVICE                static __device__ __forceinline__
-#define RF_COLD                  static __device__ __noinline__
+/* Not static: nvcc names such functions after the path of the file, and the same source would give
+ * other bytes in another folder. */
+#define RF_COLD                  extern "C" __device__ __noinline__
 #define RF_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name
 #define RF_PARAMS                const __grid_constant__ rf_params
 

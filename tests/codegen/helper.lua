@@ -53,13 +53,8 @@ function helper.gen(root, arguments, before)
     return helper.sh(("cd '%s' && %s lua5.4 gen/main.lua %s"):format(root, before or "", arguments))
 end
 
--- A SKU file of one set, with some axes replaced.
-function helper.sku(axes)
-    local set = {
-        op = '{ "ar" }', world = "{ 1, 2 }", dtype = '{ "f32" }', hidden = "{ 0 }",
-        algo = '{ "os" }', transport = '{ "cpu" }', wire = '{ "flag" }', isa = '{ "scalar" }',
-        unroll = "{ 1 }", copy = '{ "ca" }',
-    }
+-- The text of a SKU file of one set, with some axes replaced (false: left out).
+local function sku_of(set, axes)
     for field, values in pairs(axes or {}) do
         set[field] = values or nil
     end
@@ -68,6 +63,23 @@ function helper.sku(axes)
         lines[#lines + 1] = ("%s = %s"):format(field, set[field])
     end
     return ('return { about = "test", sets = { { %s } } }\n'):format(table.concat(lines, ", "))
+end
+
+function helper.sku(axes)
+    return sku_of({
+        op = '{ "ar" }', world = "{ 1, 2 }", dtype = '{ "f32" }', hidden = "{ 0 }",
+        algo = '{ "os" }', transport = '{ "cpu" }', wire = '{ "flag" }', isa = '{ "scalar" }',
+        unroll = "{ 1 }", copy = '{ "ca" }',
+    }, axes)
+end
+
+-- The same for CUDA kernels between peers.
+function helper.peer_sku(axes)
+    return sku_of({
+        op = '{ "ar" }', world = "{ 2 }", dtype = '{ "bf16" }', hidden = "{ 0 }",
+        algo = '{ "ts" }', transport = '{ "peer" }', wire = '{ "nan" }', isa = '{ "sm90" }',
+        unroll = "{ 1 }", threads = "{ 256 }", rank = '{ "any" }', launch = '{ "seq" }',
+    }, axes)
 end
 
 -- Relative name -> content of every file below `root`.

@@ -107,6 +107,12 @@ function Sku.test_bad_files_are_refused_with_file_field_and_reason()
         { sets(set_of(), set_of { world = "{ 2, 3 }" }),
             "x.lua: sets[2]: ar_w2_f32_h0_os_cpu_flag_scalar_u1_ca is in sets[1] already" },
         { helper.sku { wire = '{ "nan" }' }, "x.lua: sets: nothing in them is feasible" },
+        { helper.sku { transport = '{ "cpu", "peer" }' }, "x.lua: sets[1].transport: a set has one" },
+        { helper.sku { transport = '{ "peer" }' }, "x.lua: sets[1].copy: transport peer has no such axis" },
+        { helper.sku { threads = "{ 256 }" }, "x.lua: sets[1].threads: transport cpu has no such axis" },
+        { helper.peer_sku { threads = false }, "x.lua: sets[1].threads: is missing, expected a list" },
+        { helper.peer_sku { rank = '{ "own" }' },
+            "x.lua: sets: nothing generic (hidden 0, algo ts, rank any, launch seq) for ar, world 2" },
         { helper.sku { isa = '{ "avx2" }' },
             "x.lua: sets: nothing generic (isa scalar, hidden 0) for ar, world 1, f32" },
         { helper.sku { isa = '{ "scalar", "avx2" }', hidden = many_hidden },
@@ -130,6 +136,14 @@ function Sku.test_bad_files_are_refused_with_file_field_and_reason()
         luaunit.assertStrContains(reason, case[2])
     end
     luaunit.assertEquals(("x"):rep(3), "xxx") -- strings have their methods back
+end
+
+function Sku.test_the_limit_counts_kernels()
+    local text = helper.peer_sku { rank = '{ "any", "own" }' } -- two variants, three kernels
+    luaunit.assertNotNil(sku.parse(text, "x.lua", "x", 3))
+    local parsed, reason = sku.parse(text, "x.lua", "x", 2)
+    luaunit.assertNil(parsed)
+    luaunit.assertStrContains(reason, "3 kernels, at most 2")
 end
 
 function Sku.test_the_limit_can_be_set()

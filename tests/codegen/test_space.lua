@@ -11,6 +11,7 @@ local SAMPLES = { -- of the axes that are numbers
     world = { 1, 2, 3, 4, 5, 6, 7, 8 },
     hidden = { 0, 8, 64, 4096, 1 << 20 },
     unroll = { 1, 2, 3, 4, 8 },
+    threads = { 33, 128, 1024 },
 }
 
 -- Calls visit(v) for every combination; v is reused.
@@ -20,6 +21,9 @@ local function each_variant(visit)
         local axis = tactics.axes[depth]
         if not axis then
             return visit(v)
+        elseif not tactics.applies(axis, v.transport) then
+            v[axis.field] = nil
+            return descend(depth + 1)
         end
         for _, value in ipairs(axis.values or SAMPLES[axis.field]) do
             v[axis.field] = axis.values and value.text or value
@@ -31,10 +35,12 @@ end
 
 local VECTOR = { op = "ar", world = 2, dtype = "bf16", hidden = 4096, algo = "os", transport = "cpu",
     wire = "flag", isa = "avx512", unroll = 4, copy = "nt" }
+local PEER = { op = "ar", world = 4, dtype = "bf16", hidden = 0, algo = "os", transport = "peer",
+    wire = "nan", isa = "sm90", unroll = 1, threads = 256, rank = "own", launch = "dep" }
 
-local function with(changes)
+local function with(changes, variant_)
     local v = {}
-    for _, from in ipairs { VECTOR, changes } do
+    for _, from in ipairs { variant_ or VECTOR, changes } do
         for field, value in pairs(from) do
             v[field] = value
         end
@@ -77,18 +83,26 @@ end
 
 function Space.test_every_axis_fits_its_field_of_rf_variant()
     local limits = { op = 255, world = 255, dtype = 255, algo = 255, transport = 255, wire = 255,
-        isa = 255, copy = 255, unroll = 65535, hidden = (1 << 32) - 1 }
+        isa = 255, copy = 255, unroll = 65535, hidden = (1 << 32) - 1, threads = 65535, by_rank = 255,
+        flags = (1 << 32) - 1 }
     for _, axis in ipairs(tactics.axes) do
         local most = axis.max
         for _, row in ipairs(axis.values or {}) do
             most = math.max(most or 0, row.number)
         end
-        luaunit.assertTrue(most <= limits[axis.field], axis.field)
+        luaunit.assertTrue(most <= limits[axis.c or axis.field], axis.field)
     end
+end
+
+function Space.test_dependent_launch_is_the_flag_of_abi_h()
+    local header = assert(files.read("templates/abi.h"))
+    luaunit.assertEquals(header:match("#define RF_VARIANT_DEPENDENT (%d+)u"),
+        tostring(tactics.row.launch.dep.number))
 end
 
 function Space.test_name_is_as_documented()
     luaunit.assertEquals(variant.name(with { hidden = 0 }), "ar_w2_bf16_h0_os_cpu_flag_avx512_u4_nt")
+    luaunit.assertEquals(variant.name(PEER), "ar_w4_bf16_h0_os_peer_nan_sm90_u1_t256_own_dep")
 end
 
 function Space.test_names_round_trip_over_the_whole_space()
@@ -150,7 +164,7 @@ function Space.test_feasible_says_why_not()
         { { isa = false }, "isa is false" },
         { { wire = "nan" }, "transport cpu signals through wire flag, not nan" },
         { { isa = "sm90" }, "sm90 code cannot use transport cpu" },
-        { { transport = "peer", wire = "nan", isa = "sm90" }, "no templates for transport peer" },
+        { { transport = "peer", wire = "nan", isa = "sm90" }, "transport peer has no copy" },
         { { algo = "ts", hidden = 0, world = 1 }, "the world is 1" },
         { { hidden = 4100 }, "a row of 4100 bf16 has 8200 bytes, no whole number of 16-byte packs" },
         { { algo = "ts" }, "hidden gains nothing" },
@@ -161,6 +175,21 @@ function Space.test_feasible_says_why_not()
     }
     for _, case in ipairs(cases) do
         local feasible, reason = tactics.feasible(with(case[1]))
+        luaunit.assertFalse(feasible, case[2])
+        luaunit.assertStrContains(reason, case[2])
+    end
+    luaunit.assertTrue(tactics.feasible(PEER))
+    cases = {
+        { { threads = 33 }, "33 threads are no whole number of warps" },
+        { { threads = 2048 }, "threads is 2048, expected an integer from 32 to 1024" },
+        { { threads = 1024, unroll = 4 }, "take about 136 registers, 1024 threads leave 64 each" },
+        { { hidden = 4096 }, "hidden gains nothing" },
+        { { isa = "sm80" }, "sm80 has no dependent launch" },
+        { { isa = "avx2" }, "avx2 code cannot use transport peer" },
+        { { copy = "ca" }, "transport peer has no copy" },
+    }
+    for _, case in ipairs(cases) do
+        local feasible, reason = tactics.feasible(with(case[1], PEER))
         luaunit.assertFalse(feasible, case[2])
         luaunit.assertStrContains(reason, case[2])
     end
