@@ -13,7 +13,7 @@ return {
     about = "x86-64 CPUs, few kernels, for tests and sanitizers",
     sets = {
         set({ 1, 2, 3, 4, 5, 6, 7, 8 }, "scalar", 1, "ca"),
-        set({ 1, 2, 3, 8 }, "avx2", 4, "nt"),
-        set({ 1, 2, 3, 8 }, "avx512", 1, "ca"),
+        set({ 1, 2, 3 }, "avx2", 4, "nt"),
+        set({ 1, 2, 3 }, "avx512", 1, "ca"),
     },
 }
