@@ -11,9 +11,9 @@ local registry = {}
 local FLAVOURS = {
     { about = "the pack (default)", folder = "%s/%s", objects = "obj", flags = "" },
     { about = "the pack under AddressSanitizer and UBSan", folder = "%s/asan", objects = "asan",
-        flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" },
+        flags = "-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" },
     { about = "the pack under ThreadSanitizer", folder = "%s/tsan", objects = "tsan",
-        flags = "-fsanitize=thread" },
+        flags = "-O1 -fsanitize=thread" },
 }
 
 -- Eight bytes of a hash as C, from byte `first`.
