@@ -54,13 +54,14 @@ typedef struct rf_call {
 } rf_call;
 
 /* A sequence number that its owner advances and that peers wait for: 64 bit, so that it never
- * wraps. All that is read with it lies on one cache line. */
+ * wraps. All that peers read with it lies on its cache line. The owner never loads from that line,
+ * since peers have always just taken it away; hence `sleepers` lies on the next one. */
 typedef struct rf_flag {
     uint64_t sequence;
-    uint32_t sleepers; /* waiters that sleep on the futex at the low half of `sequence` */
-    uint32_t unused;
     rf_call call[RF_SLOTS];
-    unsigned char pad[RF_LINE - 16 - RF_SLOTS * 24];
+    unsigned char pad[RF_LINE / 2 - 8 - RF_SLOTS * 24];
+    uint32_t sleepers; /* waiters that sleep on the futex at the low half of `sequence` */
+    unsigned char pad2[RF_LINE / 2 - 4];
 } rf_flag;
 
 /* The page that one load reads before a kernel does anything. */

@@ -76,9 +76,9 @@ RF_INLINE int small_step(const rf_params *p, uint32_t world, uint64_t sequence,
         float sum = 0;
         UNROLL for (uint32_t r = 0; r < world; r++)
         {
+            const uint64_t *from = r == p->rank ? &mine : &call_of(p, r, sequence)->small;
             rf_element e;
-            __builtin_memcpy(&e, (const unsigned char *)&call_of(p, r, sequence)->small + at,
-                             sizeof e);
+            __builtin_memcpy(&e, (const unsigned char *)from + at, sizeof e);
             sum = r == 0 ? element_widen(e) : sum + element_widen(e);
         }
         rf_element rounded = element_round(sum);

@@ -7,13 +7,12 @@ RF_INLINE rf_region *region_of(const rf_params *p, uint32_t rank)
     return (rf_region *)(void *)p->peer[rank];
 }
 
-/* Everything stored before is visible to whoever reads `sequence` from the flag. A full barrier
- * (the exchange that x86 makes of it costs nothing measurable here) separates it from the look at
- * `sleepers`: a waiter counts itself first and looks at the sequence then, so one of the two sees
- * the other and no wake-up is lost. */
+/* Everything stored before is visible to whoever reads `sequence` from the flag. Nothing keeps the
+ * look at `sleepers` behind the store: a waiter that falls asleep just now may be missed, and finds
+ * out by itself (host->wait sleeps in slices). A fence here would cost every call. */
 RF_INLINE void publish(const rf_params *p, rf_flag *flag, uint64_t sequence)
 {
-    __atomic_store_n(&flag->sequence, sequence, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&flag->sequence, sequence, __ATOMIC_RELEASE);
     if (__builtin_expect(__atomic_load_n(&flag->sleepers, __ATOMIC_RELAXED) != 0, 0)) {
         p->host->wake(flag);
     }
@@ -37,16 +36,15 @@ RF_INLINE int reached(const rf_params *p, uint32_t rank, uint64_t sequence, rf_s
     return __atomic_load_n(&flag_of(p, rank, step)->sequence, __ATOMIC_ACQUIRE) >= sequence;
 }
 
-/* Waits until every rank's flag has reached `sequence`: 1, or 0 when the channel is poisoned. All
- * flags are loaded in each turn, so that their ways here overlap; our own counts, being there
- * already. */
+/* Waits until every other rank's flag has reached `sequence`: 1, or 0 when the channel is poisoned.
+ * All flags are loaded in each turn, so that their ways here overlap. */
 RF_INLINE int await(const rf_params *p, uint32_t world, uint64_t sequence, rf_step step)
 {
     for (uint32_t polls = 0; polls <= p->host->spin; polls++) {
         int all = 1;
         UNROLL for (uint32_t r = 0; r < world; r++)
         {
-            all &= reached(p, r, sequence, step);
+            all &= r == p->rank || reached(p, r, sequence, step);
         }
         if (__builtin_expect(all, 1)) {
             return 1;
@@ -56,7 +54,7 @@ RF_INLINE int await(const rf_params *p, uint32_t world, uint64_t sequence, rf_st
 #endif
     }
     for (uint32_t r = 0; r < world; r++) {
-        if (!reached(p, r, sequence, step) &&
+        if (r != p->rank && !reached(p, r, sequence, step) &&
             p->host->wait(p, r, flag_of(p, r, step), sequence, step) != 0) {
             return 0;
         }
@@ -75,6 +73,9 @@ RF_INLINE int same_call(const rf_params *p, uint32_t world, uint64_t sequence)
 {
     for (uint32_t r = 0; r < world; r++) {
         const rf_call *call = call_of(p, r, sequence);
+        if (r == p->rank) {
+            continue;
+        }
         if (call->count != p->count) {
             p->host->fail(p, RF_FAULT_MISMATCH, r, RF_STEP_ARRIVE, sequence, p->count, call->count);
             return 0;
