@@ -19,7 +19,7 @@
 
 typedef struct run {
     rfi_sweep *w;
-    double until;       /* rfi_seconds(): of the session for the first round, then of the shape */
+    double until;       /* rfi_seconds() */
     double done, share; /* of the session: before this shape, and this shape's */
     uint64_t random;
 } run;
@@ -259,10 +259,17 @@ static void count(rfi_sweep *w, const rfi_tune_trial *t)
     }
 }
 
+/* A first round of all is worth twice the shape's part of the budget, but not the other shapes'. */
+static double first_round_until(const rfi_session *s, double until)
+{
+    double end = s->start + s->options.budget_ms * 1e-3, late = 2 * until - rfi_seconds();
+    return late < end ? late : end;
+}
+
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err)
 {
     const rfi_session *s = w->session;
-    run r = {.w = w, .until = s->start + s->options.budget_ms * 1e-3, .done = done, .share = share};
+    run r = {.w = w, .until = first_round_until(s, until), .done = done, .share = share};
     r.random = (s->options.seed ^ (w->shape + 1)) | 1;
     w->planned = (double)w->missing + samples_planned(w->missing, s->options.rounds);
     rfi_tune_trial **field = calloc(w->n + 1, sizeof *field);

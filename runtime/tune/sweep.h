@@ -40,10 +40,10 @@ rf_result rfi_sweep_record(rfi_sweep *w, rf_error *err);
 /* Records the rest and, if nothing is missing, has the store decide. */
 rf_result rfi_sweep_finish(rfi_sweep *w, rf_error *err);
 
-/* search.c: runs what is missing and records it: one round within the session's budget, more of
- * them until `until` (rfi_seconds). Adds to the session's summary. done, share: of the whole
- * session's work, what was done before, and what this shape is. Errors: E_DB_* (the store is lost;
- * results so far are in the trials), E_MEMORY, or what ended the session on all ranks. */
+/* search.c: runs what is missing until `until` (rfi_seconds) and records it; the first round may
+ * take as long again. Adds to the session's summary. done, share: of the whole session's work, what
+ * was done before, and what this shape is. Errors: E_DB_* (the store is lost; results so far are in
+ * the trials), E_MEMORY, or what ended the session on all ranks. */
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err);
 
 /* Fastest trial that was measured to the end, NULL if none. */
