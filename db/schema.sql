@@ -192,20 +192,30 @@ SELECT h.hw_fp, c.architecture, count(*) AS campaigns, count(DISTINCT c.env_fp) 
 FROM host h JOIN campaign c ON c.hw_fp = h.hw_fp
 GROUP BY h.hw_fp, c.architecture;
 
--- What runs here: the choice for every key.
-CREATE VIEW runs AS
-SELECT d.architecture, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
-       d.bucket_bytes, v.name AS variant, d.grid, round(d.median_ns / 1000, 3) AS median_us,
-       round(d.noise_ns / 1000, 3) AS noise_us, c.started_utc AS tuned_utc, d.hw_fp, d.env_fp, d.variant_hash
+-- Of each key the latest decision, whatever its environment.
+CREATE VIEW current AS
+SELECT substr(d.hw_fp, 1, 8) AS host, d.*, v.name AS variant, c.started_utc AS tuned_utc
 FROM decision d
 JOIN variant v ON v.variant_hash = d.variant_hash
 JOIN campaign c ON c.campaign = d.campaign
-ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes, c.started_utc;
+WHERE NOT EXISTS (
+    SELECT 1 FROM decision e JOIN campaign f ON f.campaign = e.campaign
+    WHERE e.hw_fp = d.hw_fp AND e.architecture = d.architecture AND e.op = d.op AND e.world = d.world AND e.dtype = d.dtype
+      AND e.mode = d.mode AND e.hidden = d.hidden AND e.bucket_bytes = d.bucket_bytes
+      AND (f.started_utc, f.campaign) > (c.started_utc, c.campaign))
+ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes;
+
+-- What runs here: the choice for every key.
+CREATE VIEW runs AS
+SELECT host, architecture, op, world, dtype, mode, CASE hidden WHEN 0 THEN 'any' ELSE hidden END AS hidden, bucket_bytes,
+       variant, grid, round(median_ns / 1000, 3) AS median_us, round(noise_ns / 1000, 3) AS noise_us, tuned_utc, hw_fp, env_fp,
+       variant_hash
+FROM current;
 
 -- Why it runs: who came second, and by how much. A negative margin means that the incumbent stayed, within the noise.
 CREATE VIEW why AS
-SELECT d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
-       v.name AS variant, d.grid, round(d.median_ns / 1000, 3) AS median_us, round(d.noise_ns / 1000, 3) AS noise_us,
+SELECT d.host, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
+       d.variant, d.grid, round(d.median_ns / 1000, 3) AS median_us, round(d.noise_ns / 1000, 3) AS noise_us,
        coalesce(r.name, '(no other)') AS runner_up, d.runner_up_grid,
        round(d.runner_up_median_ns / 1000, 3) AS runner_up_us,
        round(100 * (d.runner_up_median_ns - d.median_ns) / d.median_ns, 1) AS margin_pct,
@@ -214,12 +224,9 @@ SELECT d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hi
             WHEN d.runner_up_median_ns - d.median_ns <= 3 * d.noise_ns THEN 'fastest, but within the noise'
             ELSE 'fastest' END AS verdict,
        d.campaign, d.hw_fp, d.env_fp
-FROM decision d
-JOIN variant v ON v.variant_hash = d.variant_hash
-LEFT JOIN variant r ON r.variant_hash = d.runner_up_hash
-ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes;
+FROM current d LEFT JOIN variant r ON r.variant_hash = d.runner_up_hash;
 
--- The lines of the environments, one field a row.
+-- The lines of the environments, one field of one rank a row ("r0.kernel=6.1.0-18").
 CREATE VIEW environment_fields AS
 WITH RECURSIVE line(env_fp, number, text, rest) AS (
     SELECT env_fp, 0, '', env_text FROM environment
@@ -227,36 +234,36 @@ WITH RECURSIVE line(env_fp, number, text, rest) AS (
     SELECT env_fp, number + 1, substr(rest, 1, instr(rest || char(10), char(10)) - 1),
            substr(rest, instr(rest || char(10), char(10)) + 1)
     FROM line WHERE rest <> ''
+), pair AS (
+    SELECT env_fp, number, substr(text, 1, instr(text || '=', '=') - 1) AS name,
+           substr(text, instr(text || '=', '=') + 1) AS value
+    FROM line WHERE text <> ''
 )
-SELECT env_fp, number, substr(text, 1, instr(text || '=', '=') - 1) AS field, substr(text, instr(text || '=', '=') + 1) AS value
-FROM line WHERE text <> '';
+SELECT env_fp, number, substr(name, 1, instr(name, '.') - 1) AS rank, substr(name, instr(name, '.') + 1) AS field, value
+FROM pair;
 
 -- What is stale: chosen in another environment than the host's latest, or with an earlier build of the variant.
 CREATE VIEW stale AS
 WITH latest AS (
-    SELECT hw_fp, architecture, env_fp, max(started_utc) AS started_utc FROM campaign GROUP BY hw_fp, architecture
+    SELECT hw_fp, architecture, env_fp, max(started_utc) FROM campaign GROUP BY hw_fp, architecture
 ), newest AS (
-    SELECT v.name, m.variant_hash, max(c.started_utc) AS started_utc
+    SELECT c.hw_fp, v.name, m.variant_hash, max(c.started_utc)
     FROM measurement m JOIN variant v ON v.variant_hash = m.variant_hash JOIN campaign c ON c.campaign = m.campaign
-    GROUP BY v.name
+    GROUP BY c.hw_fp, v.name
 )
-SELECT d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes, v.name AS variant,
+SELECT d.host, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
+       d.variant,
        CASE WHEN d.env_fp <> l.env_fp THEN 'other environment: ' || coalesce((
-            SELECT group_concat(o.field || ' ' || o.value || ' -> ' || n.value, ', ')
-            FROM environment_fields o JOIN environment_fields n ON n.number = o.number AND n.env_fp = l.env_fp
-            WHERE o.env_fp = d.env_fp AND n.value <> o.value), 'fields came or went')
+            SELECT group_concat(change, ', ') FROM (
+                SELECT DISTINCT o.field || ' ' || o.value || ' -> ' || n.value AS change
+                FROM environment_fields o JOIN environment_fields n ON n.rank = o.rank AND n.field = o.field
+                WHERE o.env_fp = d.env_fp AND n.env_fp = l.env_fp AND n.value <> o.value)), 'fields came or went')
             ELSE 'earlier build of the variant' END AS reason,
-       c.started_utc AS tuned_utc, d.hw_fp, d.env_fp
-FROM decision d
-JOIN variant v ON v.variant_hash = d.variant_hash
-JOIN campaign c ON c.campaign = d.campaign
+       d.tuned_utc, d.hw_fp, d.env_fp
+FROM current d
 JOIN latest l ON l.hw_fp = d.hw_fp AND l.architecture = d.architecture
-LEFT JOIN newest w ON w.name = v.name
-WHERE (d.env_fp <> l.env_fp AND NOT EXISTS (
-        SELECT 1 FROM decision e WHERE e.hw_fp = d.hw_fp AND e.architecture = d.architecture AND e.op = d.op
-        AND e.world = d.world AND e.dtype = d.dtype AND e.mode = d.mode AND e.hidden = d.hidden
-        AND e.bucket_bytes = d.bucket_bytes AND e.env_fp = l.env_fp))
-   OR (d.env_fp = l.env_fp AND w.variant_hash <> d.variant_hash);
+JOIN newest w ON w.hw_fp = d.hw_fp AND w.name = d.variant
+WHERE d.env_fp <> l.env_fp OR w.variant_hash <> d.variant_hash;
 
 -- The best of every sweep.
 CREATE VIEW sweep_best AS
@@ -277,7 +284,7 @@ WITH step AS (
     FROM sweep_best
     WINDOW w AS (PARTITION BY hw_fp, architecture, op, world, dtype, mode, rows, hidden ORDER BY started_utc, campaign)
 )
-SELECT op, world, dtype, mode, rows, hidden, before_variant, round(before_ns / 1000, 3) AS before_us, variant AS now_variant,
+SELECT substr(hw_fp, 1, 8) AS host, op, world, dtype, mode, rows, hidden, before_variant, round(before_ns / 1000, 3) AS before_us, variant AS now_variant,
        round(median_ns / 1000, 3) AS now_us, round(100 * (median_ns - before_ns) / before_ns, 1) AS slower_pct, before_utc,
        started_utc AS now_utc,
        CASE WHEN before_env_fp = env_fp THEN 'same environment' ELSE 'other environment' END AS environment, hw_fp, campaign
@@ -287,7 +294,7 @@ ORDER BY slower_pct DESC;
 
 -- What is measured of each kind of call, and how much was begun and never completed.
 CREATE VIEW coverage AS
-SELECT c.architecture, s.op, s.world, s.dtype, s.mode, s.hidden, count(DISTINCT s.rows) AS sizes,
+SELECT substr(c.hw_fp, 1, 8) AS host, c.architecture, s.op, s.world, s.dtype, s.mode, s.hidden, count(DISTINCT s.rows) AS sizes,
        min(s.bucket_bytes) AS from_bytes, max(s.bucket_bytes) AS to_bytes, count(w.campaign) AS sweeps,
        count(*) - count(w.campaign) AS incomplete, max(c.started_utc) AS last_tuned_utc, c.hw_fp
 FROM shape s
@@ -315,9 +322,9 @@ WHERE m.outcome NOT IN ('ok', 'dropped');
 
 -- The choice against the caller's own collective, measured in the same sweep.
 CREATE VIEW versus_baseline AS
-SELECT d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes, v.name AS variant, round(d.median_ns / 1000, 3) AS median_us,
-       round(b.median_ns / 1000, 3) AS baseline_us, round(b.median_ns / d.median_ns, 2) AS times_faster, d.hw_fp, d.env_fp
-FROM decision d
-JOIN variant v ON v.variant_hash = d.variant_hash
+SELECT d.host, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
+       d.variant, round(d.median_ns / 1000, 3) AS median_us, round(b.median_ns / 1000, 3) AS baseline_us,
+       round(b.median_ns / d.median_ns, 2) AS times_faster, d.hw_fp, d.env_fp
+FROM current d
 JOIN measurement b ON b.campaign = d.campaign AND b.shape_no = d.shape_no AND b.outcome = 'ok'
     AND b.variant_hash = '00000000000000000000000000000000';

@@ -11,7 +11,7 @@ typedef struct frozen_store {
     const rf_frozen *table;
 } frozen_store;
 
-/* Order of the rows: everything that lookups fix first, then hidden, bucket, environment. */
+/* Order of the rows: everything that lookups fix first, then hidden, then the bucket. */
 static int compare_key(const rfi_frozen_row *a, const rfi_frozen_row *b)
 {
     int order = memcmp(a->hw, b->hw, sizeof a->hw);
@@ -27,9 +27,7 @@ static int compare_key(const rfi_frozen_row *a, const rfi_frozen_row *b)
 static int compare(const rfi_frozen_row *a, const rfi_frozen_row *b)
 {
     int order = compare_key(a, b);
-    if (!order)
-        order = (a->bucket > b->bucket) - (a->bucket < b->bucket);
-    return order ? order : memcmp(a->env, b->env, sizeof a->env);
+    return order ? order : (a->bucket > b->bucket) - (a->bucket < b->bucket);
 }
 
 /* First row that is not before `wanted`. */
@@ -46,25 +44,6 @@ static size_t lower_bound(const rf_frozen *table, const rfi_frozen_row *wanted)
     return low;
 }
 
-/* Of the rows of one bucket, beginning at `at`: the one of the environment `env`, else (or if
- * `other`) the first of another. */
-static const rfi_frozen_row *in_bucket(const rf_frozen *table, size_t at, const unsigned char *env,
-                                       int other)
-{
-    const rfi_frozen_row *first = &table->rows[at], *found = NULL;
-    for (; at < table->n; at++) {
-        const rfi_frozen_row *row = &table->rows[at];
-        if (compare_key(row, first) || row->bucket != first->bucket)
-            break;
-        int same = !memcmp(row->env, env, sizeof row->env);
-        if (same && !other)
-            return row;
-        if (!same && !found)
-            found = row;
-    }
-    return found;
-}
-
 static int fetch(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, rfi_row *out)
 {
     const rf_frozen *table = ctx;
@@ -77,19 +56,14 @@ static int fetch(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, 
                              .bucket = rfi_bucket(key->bytes) + (pick == RFI_ABOVE)};
     memcpy(wanted.hw, key->hw->hash, sizeof wanted.hw);
     size_t at = lower_bound(table, &wanted);
-    if (pick == RFI_BELOW) {
-        if (at == 0)
-            return 0;
-        wanted.bucket = table->rows[at - 1].bucket;
-        if (compare_key(&table->rows[at - 1], &wanted))
-            return 0;
-        at = lower_bound(table, &wanted);
-    }
-    if (at == table->n || compare_key(&table->rows[at], &wanted) ||
-        (pick <= RFI_OTHER_ENV && table->rows[at].bucket != wanted.bucket))
+    if (pick == RFI_BELOW && at-- == 0)
         return 0;
-    const rfi_frozen_row *row = in_bucket(table, at, key->env->hash, pick == RFI_OTHER_ENV);
-    if (!row || (pick == RFI_SAME_ENV && memcmp(row->env, key->env->hash, sizeof row->env)))
+    if (at == table->n || compare_key(&table->rows[at], &wanted))
+        return 0;
+    const rfi_frozen_row *row = &table->rows[at];
+    int same_env = !memcmp(row->env, key->env->hash, sizeof row->env);
+    if (pick <= RFI_OTHER_ENV &&
+        (row->bucket != wanted.bucket || same_env != (pick == RFI_SAME_ENV)))
         return 0;
 
     memset(out, 0, sizeof *out);

@@ -60,7 +60,14 @@ static int value_width(const entry *l)
     return width < 0 ? 0 : width > 60 ? 60 : width;
 }
 
-#define FIELD(l) (l).field, (l).text
+/* "r0.kernel" shows as "kernel": what changed on one rank has mostly changed on all. */
+static int rank_width(const entry *l)
+{
+    int digits = l->text[0] == 'r' ? (int)strspn(l->text + 1, "0123456789") : 0;
+    return digits && l->text[1 + digits] == '.' && digits + 2 < l->field ? digits + 2 : 0;
+}
+
+#define FIELD(l) (l).field - rank_width(&(l)), (l).text + rank_width(&(l))
 #define VALUE(l) value_width(&(l)), (l).text + (l).field + ((l).length > (l).field)
 
 void rfi_text_difference(const char *then, const char *now, char *out, size_t size)

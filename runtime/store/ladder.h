@@ -39,8 +39,10 @@ int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, v
 /* Nothing found: empties *out and says in its reason what to run. */
 void rfi_ladder_missed(const rfi_key *key, rfi_decision *out);
 
-/* Lists the fields in which two texts of "key=value" lines differ: "kernel 6.1 -> 6.2, driver 1 ->
- * 2". At most `size` bytes with the terminator; a longer list ends in "...". Pure. */
+/* Lists the fields in which two texts of "r0.field=value" lines differ, each change once:
+ * "kernel 6.1
+ * -> 6.2, driver 1 -> 2". At most `size` bytes with the terminator; a longer list ends in "...".
+ * Pure. */
 void rfi_text_difference(const char *then, const char *now, char *out, size_t size);
 
 #endif

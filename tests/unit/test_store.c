@@ -15,8 +15,8 @@
 #include "store_facts.h"
 #include "store_folder.h"
 
-#define HW_TEXT  "0.cpu=Imaginary 9000\n1.cpu=Imaginary 9000\n"
-#define ENV_TEXT "0.driver=1\n0.kernel=6.1.0-18\n1.driver=1\n1.kernel=6.1.0-18\n"
+#define HW_TEXT  "r0.cpu=Imaginary 9000\nr1.cpu=Imaginary 9000\n"
+#define ENV_TEXT "r0.driver=1\nr0.kernel=6.1.0-18\nr1.driver=1\nr1.kernel=6.1.0-18\n"
 
 typedef struct fixture {
     char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
@@ -134,13 +134,13 @@ static void another_environment_is_stale_and_named(void **state)
 {
     fixture *f = *state;
     facts_place later =
-        facts_at(HW_TEXT, "0.driver=1\n0.kernel=6.1.0-20\n1.driver=1\n1.kernel=6.1.0-20\n");
+        facts_at(HW_TEXT, "r0.driver=1\nr0.kernel=6.1.0-20\nr1.driver=1\nr1.kernel=6.1.0-20\n");
     rfi_key key = facts_key(&later, 4, 4096);
     tune(f, f->store, &f->here, 4);
     rfi_decision d = ask(f->store, &key, facts_have_all);
     assert_int_equal(d.rung, RF_RUNG_OTHER_ENV);
     assert_string_equal(d.variant, f->os.name);
-    assert_non_null(strstr(d.reason, "0.kernel 6.1.0-18 -> 6.1.0-20"));
+    assert_non_null(strstr(d.reason, ": kernel 6.1.0-18 -> 6.1.0-20; run"));
     assert_null(strstr(d.reason, "driver"));
     assert_non_null(strstr(d.reason, "rankfold tune"));
 }

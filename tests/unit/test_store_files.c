@@ -35,7 +35,7 @@ static int group_setup(void **state)
 {
     (void)state;
     rf_error err = {0};
-    here = facts_at("0.cpu=Imaginary\n", "0.kernel=1\n");
+    here = facts_at("r0.cpu=Imaginary\n", "r0.kernel=1\n");
     variant = facts_variant("ar_w2_f32_h0_os", 0, 1);
     if (!folder_make(folder))
         return -1;

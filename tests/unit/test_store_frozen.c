@@ -32,7 +32,7 @@ static void put(size_t i, uint64_t hidden, uint64_t bucket, const char *variant)
 static int setup(void **state)
 {
     (void)state;
-    here = facts_at("0.cpu=Imaginary\n", "0.kernel=1\n");
+    here = facts_at("r0.cpu=Imaginary\n", "r0.kernel=1\n");
     put(0, 0, 65536, "any_64k");
     put(1, 4096, 1024, "h4096_1k");
     put(2, 4096, 65536, "h4096_64k");
@@ -102,16 +102,16 @@ static void the_baseline_is_a_fallback(void **state)
 static void another_environment_is_said(void **state)
 {
     (void)state;
-    facts_place later = facts_at(here.hw.text, "0.kernel=2\n");
+    facts_place later = facts_at(here.hw.text, "r0.kernel=2\n");
     rfi_decision d = ask(&later, 4, 4096);
     assert_string_equal(d.variant, "h4096_64k");
-    assert_non_null(strstr(d.reason, "0.kernel 1 -> 2"));
+    assert_non_null(strstr(d.reason, ": kernel 1 -> 2"));
 }
 
 static void other_hardware_is_not_answered(void **state)
 {
     (void)state;
-    facts_place elsewhere = facts_at("0.cpu=Another\n", "0.kernel=1\n");
+    facts_place elsewhere = facts_at("r0.cpu=Another\n", "r0.kernel=1\n");
     rfi_decision d = ask(&elsewhere, 4, 4096);
     assert_string_equal(d.variant, "");
     assert_non_null(strstr(d.reason, "rankfold tune"));

@@ -38,9 +38,9 @@ static const char *const names[] = {"ar_w2_f32_h0_os", "ar_w2_f32_h0_ts", "ar_w2
 static int setup(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
-    f->place[0] = facts_at("0.cpu=Imaginary\n", "0.kernel=1\n0.note='quoted'\n");
-    f->place[1] = facts_at("0.cpu=Imaginary\n", "0.kernel=2\n0.note='quoted'\n");
-    f->place[2] = facts_at("0.cpu=Another\n", "0.kernel=1\n0.note='quoted'\n");
+    f->place[0] = facts_at("r0.cpu=Imaginary\n", "r0.kernel=1\nr0.note='quoted'\n");
+    f->place[1] = facts_at("r0.cpu=Imaginary\n", "r0.kernel=2\nr0.note='quoted'\n");
+    f->place[2] = facts_at("r0.cpu=Another\n", "r0.kernel=1\nr0.note='quoted'\n");
     *state = f;
     return folder_make(f->folder) ? 0 : -1;
 }
@@ -367,7 +367,7 @@ static void control_characters_are_refused(void **state)
 {
     fixture *f = *state;
     const char *path = folder_file(f->folder, "control.db");
-    facts_place place = facts_at("0.cpu=\033[2J\n", "0.kernel=1\n");
+    facts_place place = facts_at("r0.cpu=\033[2J\n", "r0.kernel=1\n");
     campaign(path, &place, 1);
     rfi_db db = open_db(path);
     assert_int_equal(rfi_db_check(&db, &why), RF_E_DB_CORRUPT);
@@ -402,19 +402,19 @@ static void what_names_the_machine_does_not_leave_it(void **state)
     static const struct {
         const char *text, *expected;
     } cases[] = {
-        {"0.gpu=GPU-8f6bd0a2-1234-5678-9abc-def012345678\n", "a UUID"},
-        {"0.pci=0000:3b:00.0\n", "a bus address"},
-        {"0.nic=52:54:00:12:34:56\n", "a network address"},
-        {"0.hostname=alpha\n", "hostname"},
+        {"r0.gpu=GPU-8f6bd0a2-1234-5678-9abc-def012345678\n", "a UUID"},
+        {"r0.pci=0000:3b:00.0\n", "a bus address"},
+        {"r0.nic=52:54:00:12:34:56\n", "a network address"},
+        {"r0.hostname=alpha\n", "hostname"},
         {"0.board.serial=7\n", "serial"},
-        {"0.boot_id=7\n", "boot_id"},
+        {"r0.boot_id=7\n", "boot_id"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[32], *text = NULL;
         size_t bytes;
         snprintf(name, sizeof name, "private%zu.db", i);
         const char *path = folder_file(f->folder, name);
-        facts_place place = facts_at(cases[i].text, "0.kernel=1\n");
+        facts_place place = facts_at(cases[i].text, "r0.kernel=1\n");
         campaign(path, &place, 1);
         rfi_db db = open_db(path);
         FILE *out = open_memstream(&text, &bytes);
@@ -425,8 +425,8 @@ static void what_names_the_machine_does_not_leave_it(void **state)
         if (!strstr(why.text, cases[i].expected))
             fail_msg("'%s' does not say '%s'", why.text, cases[i].expected);
     }
-    assert_null(rfi_private_part("0.cpu=AMD EPYC 7763\n0.kernel=6.1.0-18-amd64\n"
-                                 "0.driver=580.95.05\n0.bios=1.2.3.4\n0.serialise=yes\n"));
+    assert_null(rfi_private_part("r0.cpu=AMD EPYC 7763\nr0.kernel=6.1.0-18-amd64\n"
+                                 "r0.driver=580.95.05\nr0.bios=1.2.3.4\nr0.serialise=yes\n"));
 }
 
 /* ---- migrate ---- */
@@ -509,7 +509,7 @@ static void write_many(int rank, int world, void *path)
     (void)world;
     rf_error err = {0};
     rf_store *store = NULL;
-    facts_place place = facts_at("0.cpu=Imaginary\n", "0.kernel=1\n");
+    facts_place place = facts_at("r0.cpu=Imaginary\n", "r0.kernel=1\n");
     rf_variant variant = facts_variant(names[0], 0, 1);
     rfi_key key = facts_key(&place, 1 + (uint64_t)rank % 2, 4096);
     rank_barrier();
