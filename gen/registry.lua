@@ -56,9 +56,11 @@ end
 -- name -> text of everything that belongs into out/<sku>/. `command` is what the files say about
 -- their origin.
 function registry.files(pack, read, out, command)
+    local templates = {}
     local function text(name, more)
+        templates[name] = templates[name] or render.template(read, "templates/" .. name)
         more.command, more.sku, more.out = command, pack.sku, out
-        return render.template(read, "templates/" .. name)(more)
+        return templates[name](more)
     end
     local folder = ("%s/%s/"):format(out, pack.sku)
     local texts, images = {}, {}
