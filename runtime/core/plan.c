@@ -13,11 +13,11 @@
 
 /* ---- shapes ---- */
 
-/* Elements of a shape; 0 = overflow, or none. */
+/* Elements of a shape; all that fit into 64 bits where there are more. */
 static uint64_t elements(const rf_shape *s)
 {
     uint64_t count;
-    return __builtin_mul_overflow(s->rows, s->hidden, &count) ? 0 : count;
+    return __builtin_mul_overflow(s->rows, s->hidden, &count) ? UINT64_MAX : count;
 }
 
 static rf_result check_shape(const rf_comm *comm, const rf_shape *s, size_t i, rf_error *err)
@@ -30,13 +30,14 @@ static rf_result check_shape(const rf_comm *comm, const rf_shape *s, size_t i, r
                         (int)s->dtype);
     uint64_t count = elements(s);
     if (!count)
-        return rfi_fail(err, RF_E_ARG, comm->rank, STEP, "shape %zu: %llu rows of %llu", i,
+        return rfi_fail(err, RF_E_ARG, comm->rank, STEP,
+                        "shape %zu: %llu rows of %llu, expected at least one of each", i,
                         (unsigned long long)s->rows, (unsigned long long)s->hidden);
     if (count > comm->max_count[s->dtype])
         return rfi_fail(err, RF_E_CAPACITY, comm->rank, STEP,
-                        "shape %zu: %llu elements of %s are more than the capacity of %llu bytes",
-                        i, (unsigned long long)count, rf_dtype_name(s->dtype),
-                        (unsigned long long)comm->config.capacity_bytes);
+                        "shape %zu: %llu rows of %llu %s are more than the capacity of %llu bytes",
+                        i, (unsigned long long)s->rows, (unsigned long long)s->hidden,
+                        rf_dtype_name(s->dtype), (unsigned long long)comm->config.capacity_bytes);
     return RF_OK;
 }
 
