@@ -20,9 +20,10 @@ static uint32_t isa_mask(void)
 {
     uint32_t mask = 1u << RFI_ISA_SCALAR;
 #if defined(__x86_64__)
-    __builtin_cpu_init(); /* checks the operating system's part (XCR0) too */
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
-        __builtin_cpu_supports("fma"))
+    __builtin_cpu_init();    /* checks the operating system's part (XCR0) too */
+    unsigned a, b, leaf1, d; /* clang 14 knows no __builtin_cpu_supports("f16c") */
+    if (__builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &leaf1, &d) && leaf1 & bit_F16C &&
+        leaf1 & bit_FMA)
         mask |= 1u << RFI_ISA_AVX2;
     if (mask >> RFI_ISA_AVX2 & 1 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

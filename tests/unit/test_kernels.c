@@ -115,7 +115,7 @@ static int runs_here(const rf_variant *v)
     case 0:
         return 1;
     case 1:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case 2:
         return __builtin_cpu_supports("avx512f");
     default:
