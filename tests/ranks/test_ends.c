@@ -173,6 +173,41 @@ static void test_a_rank_that_does_not_call_is_named(void **state)
     RANKS_ASSERT(ranks_run_threads(3, missing, (void *)group_name(), NULL));
 }
 
+/* A two-shot whose rank 1 arrives and then answers nothing: of three ranks that wait, it is to
+ * blame. */
+static void no_answer(const rf_params *p)
+{
+    rf_flag *flag = &((rf_region *)(void *)p->peer[p->rank])->arrive;
+    flag->call[1].count = p->count;
+    flag->call[1].tag = p->tag;
+    __atomic_store_n(&flag->sequence, 1, __ATOMIC_RELEASE);
+}
+
+static void silent(int rank, int world, void *arg)
+{
+    rf_config config = group_config();
+    config.deadline_ms = 200;
+    rf_comm *comm = group_create(arg, &config, rank, world);
+    const rf_variant *v = rfi_variant_by_name(comm, "ar_w4_f32_h0_ts_cpu_flag_scalar_u1_ca");
+    RANK_CHECK(v, "no such variant");
+    rf_variant dropping = *v;
+    dropping.entry = no_answer;
+    float x[N] = {0};
+    rf_result result = rfi_launch(comm, 0, rank == 1 ? &dropping : v, 64, x, x, N, RF_F32, NULL);
+    if (rank != 1) {
+        check_error(comm, result, RF_E_TIMEOUT, 1);
+        RANK_CHECK(strstr(rf_comm_error(comm)->text, "answer"), "%s", rf_comm_error(comm)->text);
+    }
+    rank_barrier();
+    rf_comm_destroy(comm);
+}
+
+static void test_a_dropped_answer_names_its_owner(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(4, silent, (void *)group_name(), NULL));
+}
+
 /* ---- abort ---- */
 
 static void *abort_soon(void *arg)
@@ -364,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_a_killed_rank_is_named_and_the_survivors_go_on),
         cmocka_unit_test(test_a_stopped_rank_is_a_timeout_that_reset_heals),
         cmocka_unit_test(test_a_rank_that_does_not_call_is_named),
+        cmocka_unit_test(test_a_dropped_answer_names_its_owner),
         cmocka_unit_test(test_abort_from_another_thread_frees_all),
         cmocka_unit_test(test_other_counts_are_caught),
         cmocka_unit_test(test_other_dtypes_are_caught),

@@ -1,0 +1,180 @@
+/* What measurements and decisions do to calls of several ranks: fallback to the caller's own
+ * collective, tables of another capacity or environment, a forced tactic. Cases F31, F32, F37.
+ * (F29 and the tuner's own cases are in test_tune.c.) */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "group.h"
+
+static const rf_shape shape = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 4, 256};
+#define N 1024
+
+/* ---- F37: the baseline was measured faster up to 4 KiB ---- */
+
+static int lookup_fallback(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx,
+                           rfi_decision *out)
+{
+    (void)s, (void)have, (void)ctx;
+    *out = (rfi_decision){.rung = RF_RUNG_EXACT,
+                          .fallback = 1,
+                          .bucket = rfi_bucket(key->bytes),
+                          .median_ns = 1000,
+                          .reason = "the baseline won"};
+    return key->bytes <= 4096;
+}
+
+static const char *no_warning(const rf_store *s)
+{
+    (void)s;
+    return NULL;
+}
+
+static uint64_t one_generation(rf_store *s)
+{
+    (void)s;
+    return 1;
+}
+
+static void fallback(int rank, int world, void *arg)
+{
+    static const rfi_store_vtable v = {
+        .lookup = lookup_fallback, .warning = no_warning, .generation = one_generation};
+    static rf_store store = {&v};
+    rf_config config = group_config();
+    if (rank == 0)
+        config.store = &store;
+    rf_comm *comm = group_create(arg, &config, rank, world);
+    rf_error err = {0};
+    const rf_shape shapes[] = {shape, {RF_ALL_REDUCE, RF_F32, RF_EAGER, 16, 256}};
+    RANK_CHECK(rf_prepare(comm, 0, shapes, 2, &err) == RF_OK, "%s", err.text);
+    rf_plan_info info;
+    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, &info) == RF_OK && info.fallback,
+               "no fallback: %s", info.reason);
+
+    rf_cpu_stream *s;
+    RANK_CHECK(rf_cpu_stream_create(&s, NULL) == RF_OK, "stream");
+    float x[N];
+    for (int i = 0; i < N; i++)
+        x[i] = 1;
+    RANK_CHECK(rf_all_reduce(comm, 0, x, x, N, RF_F32, s) == RF_FALLBACK, "eager");
+    RANK_CHECK(rf_cpu_stream_synchronize(s) == RF_OK && x[0] == 1 && x[N - 1] == 1,
+               "the stream was touched");
+    rf_cpu_stream_destroy(s); /* nor does the channel belong to it */
+    group_call(comm, 0, NULL, 0, RF_F32, 16 * 256, 1, 0, 0);
+    group_close(comm);
+}
+
+static void test_fallback_is_said_before_the_stream_is_touched(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(3, fallback, (void *)group_name(), NULL));
+}
+
+/* ---- F31, F32: tuned once, used with another capacity, in another environment ---- */
+
+typedef struct sessions {
+    char name[4][64], db[256];
+} sessions;
+
+static rf_store *open_store(const char *db)
+{
+    rf_store *store;
+    rf_error err = {0};
+    RANK_CHECK(rf_store_open(db, NULL, 0, &store, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(!rf_store_warning(store), "%s", rf_store_warning(store));
+    return store;
+}
+
+/* Creates a comm with the database, prepares the shape, tells the plan. */
+static rf_plan_info plan_of(const rfi_backend *backend, const char *name, const rf_config *base,
+                            const char *db, int rank, int world)
+{
+    rf_config config = *base;
+    rf_comm *comm;
+    rf_error err = {0};
+    rf_plan_info info;
+    if (rank == 0)
+        config.store = open_store(db);
+    RANK_CHECK(!group_try(backend, name, &config, rank, world, &comm, &err), "%s", err.text);
+    RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, &info) == RF_OK, "query");
+    group_call(comm, 0, NULL, 0, RF_F32, N, 1, 0, 0);
+    group_close(comm);
+    rf_store_close(config.store);
+    return info;
+}
+
+static void other_driver(const rfi_device *device, rfi_capabilities *out)
+{
+    static char text[65536];
+    rfi_backend_cpu.capabilities(device, out);
+    snprintf(text, sizeof text, "%sdriver=999\n", out->env_text);
+    out->env_text = text;
+}
+
+static void tuned_elsewhere(int rank, int world, void *arg)
+{
+    const sessions *s = arg;
+    rf_config config = group_config();
+    rf_error err = {0};
+    rf_tune_options options = RF_TUNE_OPTIONS_INIT;
+    options.budget_ms = 2000;
+    options.rounds = 3;
+    if (rank == 0)
+        config.store = open_store(s->db);
+    rf_comm *comm = group_create(s->name[0], &config, rank, world);
+    RANK_CHECK(rf_tune(comm, 0, &shape, 1, &options, NULL, &err) == RF_OK, "%s", err.text);
+    rf_plan_info tuned;
+    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, &tuned) == RF_OK, "query");
+    group_close(comm);
+    rf_store_close(config.store);
+
+    config = group_config();
+    config.capacity_bytes *= 2;
+    rf_plan_info other = plan_of(&rfi_backend_cpu, s->name[1], &config, s->db, rank, world);
+    RANK_CHECK(other.rung == RF_RUNG_EXACT, "another capacity: %s: %s", rf_rung_text(other.rung),
+               other.reason);
+    RANK_CHECK(!strcmp(other.variant, tuned.variant) && other.grid == tuned.grid, "%s, not %s",
+               other.variant, tuned.variant);
+
+    rfi_backend updated = rfi_backend_cpu;
+    updated.capabilities = other_driver;
+    other = plan_of(&updated, s->name[2], &config, s->db, rank, world);
+    RANK_CHECK(other.rung == RF_RUNG_OTHER_ENV, "another driver: %s: %s", rf_rung_text(other.rung),
+               other.reason);
+    RANK_CHECK(!strcmp(other.variant, tuned.variant), "%s, not %s", other.variant, tuned.variant);
+    RANK_CHECK(strstr(other.reason, "driver"), "the field is not named: %s", other.reason);
+
+    setenv("RANKFOLD_TACTIC", "*_ts_*", 1);
+    other = plan_of(&rfi_backend_cpu, s->name[3], &config, s->db, rank, world);
+    RANK_CHECK(other.rung == RF_RUNG_FORCED && strstr(other.variant, "_ts_"), "%s: %s",
+               other.variant, other.reason);
+}
+
+static void test_a_table_of_another_capacity_or_driver_is_used(void **state)
+{
+    (void)state;
+    sessions s;
+    const char *folder = getenv("TMPDIR");
+    for (int i = 0; i < 4; i++)
+        snprintf(s.name[i], sizeof s.name[i], "%s", group_name());
+    snprintf(s.db, sizeof s.db, "%s/decisions-%d.db", folder ? folder : "/tmp", (int)getpid());
+    RANKS_ASSERT(ranks_run(2, tuned_elsewhere, &s, NULL));
+    unlink(s.db);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fallback_is_said_before_the_stream_is_touched),
+        cmocka_unit_test(test_a_table_of_another_capacity_or_driver_is_used),
+    };
+    return cmocka_run_group_tests_name("decisions", tests, NULL, NULL);
+}
