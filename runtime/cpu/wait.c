@@ -5,7 +5,7 @@
  * then looks at `sleepers` without a fence between, so it may look too early. That costs one slice,
  * never a hang, and keeps the fence out of every call. Between turns a wait looks at its own poison
  * word (one load: whoever fails writes it into every rank's region), between slices at the clock
- * and at the connection of the rank that it waits for. */
+ * and at the connections of the ranks that have not arrived. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <poll.h>
@@ -81,6 +81,21 @@ static int dead(const rfi_device *d, uint32_t rank)
     return p.fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
+/* A rank that is gone and without which this call can never end; -1 = none. Flags are read after
+ * the end-of-file: what a rank announced before it went counts. */
+static int find_dead(const rf_params *p, uint32_t peer, const rf_flag *flag, uint64_t sequence)
+{
+    const rfi_device *d = p->host_ctx;
+    for (uint32_t r = 0; r < (uint32_t)d->world; r++) {
+        if (r == p->rank || !dead(d, r))
+            continue;
+        const rf_flag *awaited = r == peer ? flag : &region(p, r)->arrive;
+        if (__atomic_load_n(&awaited->sequence, __ATOMIC_ACQUIRE) < sequence)
+            return (int)r;
+    }
+    return -1;
+}
+
 /* Who holds everybody up? Of a two-shot's ranks, one that misses an answer often waits for a rank
  * that itself waits for a third: the rank that has arrived the least is to blame. */
 static uint32_t blame(const rf_params *p, uint32_t peer, uint64_t sequence)
@@ -124,16 +139,17 @@ int rfi_cpu_wait(const rf_params *p, uint32_t peer, rf_flag *flag, uint64_t sequ
             return 1;
         }
         int sleeping = turn >= d->yields;
-        if (sleeping || turn % CLOCK_TURN == 0) {
+        if (sleeping || turn % CLOCK_TURN == CLOCK_TURN - 1) {
             uint64_t now = rfi_now_ns();
             start = start ? start : now;
+            int gone = find_dead(p, peer, flag, sequence);
+            if (gone >= 0) {
+                rfi_cpu_fail(p, RF_FAULT_DEAD, (uint32_t)gone, step, sequence, sequence, found);
+                return 1;
+            }
             if (now - start > p->deadline_ns) {
                 rfi_cpu_fail(p, RF_FAULT_DEADLINE, blame(p, peer, sequence), step, sequence,
                              sequence, found);
-                return 1;
-            }
-            if (dead(d, peer) && __atomic_load_n(&flag->sequence, __ATOMIC_ACQUIRE) < sequence) {
-                rfi_cpu_fail(p, RF_FAULT_DEAD, peer, step, sequence, sequence, found);
                 return 1;
             }
         }
