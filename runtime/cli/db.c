@@ -44,6 +44,8 @@ static int parse(db_args *a, const char *command, const char *arguments, const c
     return -1;
 }
 
+/* The user's own file opens for writing in all commands: that also puts right what a killed writer
+ * left. */
 static int open_db(rfi_db *db, const char *path, rfi_access access)
 {
     rf_error err = {0};
@@ -125,7 +127,7 @@ static int db_init(int argc, char **argv)
         return code;
     if (rfi_db_create(a.path, &err))
         return rf_cli_failed("db init", &err);
-    if ((code = open_db(&db, a.path, RFI_DB_READ)) == RF_CLI_OK)
+    if ((code = open_db(&db, a.path, RFI_DB_WRITE)) == RF_CLI_OK)
         rfi_db_close(&db);
     return code;
 }
@@ -139,7 +141,7 @@ static int db_check(int argc, char **argv)
                      "Checks pages, keys between tables, fingerprints, and that the facts give the "
                      "decisions.",
                      0, 0, argc, argv);
-    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_READ)))
+    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_WRITE)))
         return code;
     rf_result result = rfi_db_check(&db, &err);
     rfi_db_close(&db);
@@ -207,7 +209,7 @@ static int db_export(int argc, char **argv)
               "control, and for\nshipping in db/hosts/. The same facts give the same bytes. "
               "Facts that name the machine are refused.",
               0, 1, argc, argv);
-    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_READ)))
+    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_WRITE)))
         return code;
     code = RF_CLI_FAILURE;
     if ((!a.n || resolve_host(&db, a.rest[0], host)) && buffer_open(&out)) {
@@ -314,7 +316,7 @@ static int db_freeze(int argc, char **argv)
               "of these hosts (first\ndigits of hw_fp), or of all. A product links it, calls "
               "rf_store_frozen(&NAME, ...) and needs no SQLite.",
               1, 1 + MAX_HOSTS, argc, argv);
-    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_READ)))
+    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_WRITE)))
         return code;
     for (; n + 1 < a.n && resolve_host(&db, a.rest[n + 1], hosts[n]); n++)
         names[n] = hosts[n];
@@ -349,7 +351,7 @@ static int db_stats(int argc, char **argv)
     rf_error err = {0};
     int code =
         parse(&a, "db stats", "[OPTIONS]", "Counts what is in the database.", 0, 0, argc, argv);
-    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_READ)))
+    if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_WRITE)))
         return code;
     int rc = sqlite3_prepare_v2(db.handle, sql, -1, &statement, NULL);
     while (!rc && (rc = sqlite3_step(statement)) == SQLITE_ROW) {

@@ -195,8 +195,11 @@ static int decide(rfi_db *db, const rfi_decision_key *key, int write, uint64_t *
         return rc;
     rfi_choice *choices = calloc(f->n_trials + 1, sizeof *choices);
     decided *rows = calloc(f->n_trials + 1, sizeof *rows);
-    size_t n =
-        choices && rows ? rfi_fold(f->trials, f->n_trials, f->candidates, choices) : SIZE_MAX;
+    size_t n = 0;
+    if (!choices || !rows)
+        n = SIZE_MAX;
+    else if (f->trials)
+        n = rfi_fold(f->trials, f->n_trials, f->candidates, choices);
     if (n == SIZE_MAX) {
         rc = SQLITE_NOMEM;
     } else {

@@ -106,13 +106,22 @@ __attribute__((format(printf, 3, 4))) static void put(char *line, size_t size, c
     va_end(args);
 }
 
+/* The command that would measure this very shape. */
+static void advise(const rfi_key *key, char *out, size_t size)
+{
+    const char *dtype = rf_dtype_name((rf_dtype)key->dtype);
+    snprintf(out, size, "; run `rankfold tune -n %u --shapes %s:%" PRIu64 "x%" PRIu64 "%s`",
+             key->world, dtype ? dtype : "?", key->rows, key->hidden,
+             key->mode == RF_GRAPH ? ":graph" : "");
+}
+
 static void explain(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,
                     uint64_t hidden, rfi_decision *out)
 {
-    char *line = out->reason, advice[40] = "";
+    char *line = out->reason, advice[112] = "";
     const size_t size = sizeof out->reason;
     if (rung != RF_RUNG_EXACT)
-        snprintf(advice, sizeof advice, "; run `rankfold tune -n %u`", key->world);
+        advise(key, advice, sizeof advice);
 
     put(line, size, source->shipped ? "shipped: measured" : "measured here");
     if (row->day[0])
@@ -212,10 +221,12 @@ int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, v
 
 void rfi_ladder_missed(const rfi_key *key, rfi_decision *out)
 {
+    char advice[112];
     memset(out, 0, sizeof *out);
     out->rung = RF_RUNG_CLASS;
     out->bucket = rfi_bucket(key->bytes);
+    advise(key, advice, sizeof advice);
     snprintf(out->reason, sizeof out->reason,
-             "nothing measured on this hardware for world %u on %s; run `rankfold tune -n %u`",
-             key->world, key->arch, key->world);
+             "nothing measured on this hardware (%.16s) for %u ranks%s", key->arch, key->world,
+             advice);
 }

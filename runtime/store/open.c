@@ -29,12 +29,15 @@ const char *rfi_sql_text(rfi_sql name)
 
 /* ---- errors ---- */
 
-/* SQLite's primary result codes that mean something to the caller; the rest is E_DB. */
+/* SQLite's result codes that mean something to the caller, extended ones first; the rest is E_DB.
+ */
 static const struct {
     int rc;
     rf_result result;
     const char *text; /* NULL: SQLite's own says it */
 } codes[] = {
+    {SQLITE_READONLY_ROLLBACK, RF_E_DB_LOCKED,
+     "a killed writer left a journal; `rankfold db check` puts it right"},
     {SQLITE_BUSY, RF_E_DB_LOCKED, "locked by another process"},
     {SQLITE_LOCKED, RF_E_DB_LOCKED, "locked by another process"},
     {SQLITE_CORRUPT, RF_E_DB_CORRUPT, "damaged"},
@@ -49,8 +52,8 @@ rf_result rfi_db_fail(sqlite3 *handle, const char *path, int rc, const char *doi
 {
     rf_result result = RF_E_DB;
     const char *text = NULL;
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        if (codes[i].rc == (rc & 0xff)) {
+    for (size_t i = 0; i < sizeof codes / sizeof *codes && result == RF_E_DB; i++)
+        if (codes[i].rc == rc || codes[i].rc == (rc & 0xff)) {
             result = codes[i].result;
             text = codes[i].text;
         }

@@ -66,7 +66,7 @@ static rf_result open_layer(sqlite_store *s, layer *l, int wait_ms)
 /* A statement of this layer failed: says so, and leaves a damaged file alone from now on. */
 static void trouble(sqlite_store *s, layer *l)
 {
-    int rc = sqlite3_errcode(l->db.handle);
+    int rc = sqlite3_extended_errcode(l->db.handle);
     rf_result result = rfi_db_fail(l->db.handle, l->db.path, rc, "look up", &l->error);
     warn(s);
     if (result == RF_E_DB_LOCKED)
@@ -345,7 +345,7 @@ static const char *warning(const rf_store *base)
 static rf_result statement_fail(sqlite_store *s, const char *doing, rf_error *err)
 {
     rfi_db *db = &s->overlay.db;
-    return rfi_db_fail(db->handle, db->path, sqlite3_errcode(db->handle), doing, err);
+    return rfi_db_fail(db->handle, db->path, sqlite3_extended_errcode(db->handle), doing, err);
 }
 
 /* Runs a kept statement whose parameters are bound. */
@@ -553,19 +553,6 @@ static rf_result add_measurement(sqlite_store *s, const rfi_measurement *m, rf_e
     return execute(s, statement, "add a measurement", err);
 }
 
-static rf_result record(rf_store *base, const rfi_measurement *m, size_t n, rf_error *err)
-{
-    sqlite_store *s = self(base);
-    if (!s->campaign[0])
-        return rfi_fail(err, RF_E_ARG, -1, "database", "no campaign is open");
-    rf_result result = rfi_db_begin(&s->overlay.db, WAIT_WRITE_MS, err);
-    if (result)
-        return result;
-    for (size_t i = 0; i < n && result == RF_OK; i++)
-        result = add_measurement(s, &m[i], err);
-    return rfi_db_end(&s->overlay.db, result, err);
-}
-
 static rf_result decide_shape(sqlite_store *s, const rfi_key *key, rf_error *err)
 {
     rfi_decision_key d = {.world = key->world, .bucket = (int64_t)rfi_bucket(key->bytes)};
@@ -583,6 +570,43 @@ static rf_result decide_shape(sqlite_store *s, const rfi_key *key, rf_error *err
         result = rfi_decide(&s->overlay.db, &d, 1, &changed, err);
     }
     return result;
+}
+
+static int same_shape(const rfi_key *a, const rfi_key *b)
+{
+    return a->op == b->op && a->world == b->world && a->dtype == b->dtype && a->mode == b->mode &&
+           a->rows == b->rows && a->hidden == b->hidden;
+}
+
+/* A measurement that comes after a sweep of its shape may belong to what that sweep is judged by:
+ * it is late in this campaign, or another tuner, begun later, was done first. */
+static rf_result decide_if_swept(sqlite_store *s, const rfi_key *key, rf_error *err)
+{
+    sqlite3_stmt *statement = rfi_db_sql(&s->overlay.db, RFI_SQL_SWEPT);
+    int rc =
+        statement && bind_key(statement, key, key->hidden) ? sqlite3_step(statement) : SQLITE_ERROR;
+    if (statement)
+        sqlite3_reset(statement);
+    if (rc == SQLITE_ROW)
+        return decide_shape(s, key, err);
+    return rc == SQLITE_DONE ? RF_OK : statement_fail(s, "add a measurement", err);
+}
+
+static rf_result record(rf_store *base, const rfi_measurement *m, size_t n, rf_error *err)
+{
+    sqlite_store *s = self(base);
+    if (!s->campaign[0])
+        return rfi_fail(err, RF_E_ARG, -1, "database", "no campaign is open");
+    rf_result result = rfi_db_begin(&s->overlay.db, WAIT_WRITE_MS, err);
+    if (result)
+        return result;
+    for (size_t i = 0; i < n && result == RF_OK; i++) {
+        result = add_measurement(s, &m[i], err);
+        int last = i + 1 == n || !same_shape(&m[i].key, &m[i + 1].key);
+        if (result == RF_OK && last)
+            result = decide_if_swept(s, &m[i].key, err);
+    }
+    return rfi_db_end(&s->overlay.db, result, err);
 }
 
 static rf_result finish_shape(rf_store *base, const rfi_key *key, rf_error *err)

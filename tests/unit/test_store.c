@@ -127,7 +127,7 @@ static void an_empty_store_says_what_to_run(void **state)
     rfi_key key = facts_key(&f->here, 4, 4096);
     rfi_decision d;
     assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
-    assert_non_null(strstr(d.reason, "rankfold tune -n 2"));
+    assert_non_null(strstr(d.reason, "; run `rankfold tune -n 2 --shapes f32:4x4096`"));
 }
 
 static void another_environment_is_stale_and_named(void **state)
@@ -264,6 +264,19 @@ static void a_failed_candidate_is_a_fact(void **state)
     assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
 }
 
+static void a_late_measurement_moves_the_decision_too(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement first = facts_measurement(&key, &f->ts, 4, 12000);
+    rfi_measurement late = facts_measurement(&key, &f->os, 8, 10000);
+    MUST(facts_begin(f->store, &f->here, &why));
+    MUST(f->store->v->record(f->store, &first, 1, &why));
+    MUST(f->store->v->finish_shape(f->store, &key, &why));
+    MUST(f->store->v->record(f->store, &late, 1, &why));
+    assert_string_equal(ask(f->store, &key, facts_have_all).variant, f->os.name);
+}
+
 static void the_generation_changes_with_a_decision_only(void **state)
 {
     fixture *f = *state;
@@ -354,6 +367,7 @@ int main(void)
         FACT(only_a_finished_shape_is_swept),
         FACT(a_killed_session_can_go_on),
         FACT(a_failed_candidate_is_a_fact),
+        FACT(a_late_measurement_moves_the_decision_too),
         FACT(the_generation_changes_with_a_decision_only),
         FACT(the_folder_and_the_file_are_private),
         FACT(a_store_for_reading_refuses_to_write),

@@ -1,6 +1,7 @@
 /* Every kind of bad file (F33): the next rung, one clear line, the file untouched. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,12 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "store/db.h"
+#include "store/maintain.h"
 #include "store_facts.h"
 #include "store_folder.h"
 
@@ -378,6 +380,108 @@ static void a_read_only_folder_is_read(void **state)
         fail_msg("%d: %s", (int)result, err.text);
 }
 
+/* A writer that was killed after it began to change the file: the file and its journal. */
+static const char *killed_writer(void)
+{
+    static const char *const names[2][2] = {{"hot.db", "killed.db"},
+                                            {"hot.db-journal", "killed.db-journal"}};
+    const char *path = copy("hot.db");
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    /* A cache of one page makes it spill into the file, behind a synced journal. */
+    assert_int_equal(sqlite3_exec(db,
+                                  "PRAGMA cache_size = 1; BEGIN IMMEDIATE;"
+                                  "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "
+                                  "WHERE i < 500) INSERT INTO host SELECT "
+                                  "lower(hex(randomblob(16))), hex(zeroblob(200)) FROM n",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    for (int i = 0; i < 2; i++) {
+        size_t bytes;
+        char *text = file_read(folder_file(folder, names[i][0]), &bytes);
+        const char *to = folder_file(folder, names[i][1]);
+        assert_non_null(text);
+        assert_int_equal(file_write(to, text, bytes), 1);
+        assert_int_equal(chmod(to, 0600), 0);
+        free(text);
+    }
+    sqlite3_close(db);
+    return folder_file(folder, "killed.db");
+}
+
+static void what_a_killed_writer_left_is_put_right(void **state)
+{
+    (void)state;
+    const char *path = killed_writer();
+    rf_error err = {0};
+    rfi_decision d;
+    rfi_db db;
+    rfi_key key = facts_key(&here, 4, 4096);
+    rf_store *reader = open_store(path, NULL, RF_STORE_READ);
+    assert_int_equal(reader->v->lookup(reader, &key, facts_have_all, NULL, &d), 0);
+    assert_non_null(rf_store_warning(reader));
+    assert_non_null(strstr(rf_store_warning(reader), "a killed writer left a journal"));
+
+    /* Who may write puts it right, and then the reader sees it too. */
+    assert_int_equal(rfi_db_open(&db, path, RFI_DB_WRITE, 0, &err), RF_OK);
+    if (rfi_db_check(&db, &err))
+        fail_msg("%s", err.text);
+    rfi_db_close(&db);
+    assert_int_equal(reader->v->lookup(reader, &key, facts_have_all, NULL, &d), 1);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+    assert_null(rf_store_warning(reader));
+    rf_store_close(reader);
+}
+
+/* A file system of 256 KiB, seen by this process only; 0 = not possible here. */
+static int small_disk(const char *path)
+{
+    return mkdir(path, 0700) == 0 && unshare(CLONE_NEWNS) == 0 &&
+           mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("tmpfs", path, "tmpfs", 0, "size=256k") == 0;
+}
+
+static void a_tuner_on_a_full_disk_keeps_what_it_recorded(void **state)
+{
+    (void)state;
+    char disk[FOLDER_PATH + 16], path[FOLDER_PATH + 32];
+    snprintf(disk, sizeof disk, "%s/disk", folder);
+    snprintf(path, sizeof path, "%s/tactics.db", disk);
+    if (geteuid() != 0 || !small_disk(disk))
+        skip();
+    rf_error err = {0};
+    rf_store *store = open_store(path, NULL, 0);
+    rfi_key key = facts_key(&here, 4, 4096);
+    rfi_measurement m[64];
+    for (int i = 0; i < 64; i++)
+        m[i] = facts_measurement(&key, &variant, 8, 1000 + i);
+    assert_int_equal(facts_begin(store, &here, &err), RF_OK);
+    rf_result result = store->v->record(store, m, 1, &err);
+    assert_int_equal(result, RF_OK);
+    assert_int_equal(store->v->finish_shape(store, &key, &err), RF_OK);
+    for (int i = 0; i < 200 && result == RF_OK; i++)
+        result = store->v->record(store, m, 64, &err);
+    assert_int_equal(result, RF_E_DB_FULL);
+    assert_non_null(strstr(err.text, "no space left"));
+    rf_store_close(store);
+
+    rfi_db db;
+    rfi_decision d;
+    assert_int_equal(rfi_db_open(&db, path, RFI_DB_WRITE, 0, &err), RF_OK);
+    if (rfi_db_check(&db, &err))
+        fail_msg("%s", err.text);
+    rfi_db_close(&db);
+    store = open_store(path, NULL, RF_STORE_READ);
+    assert_int_equal(store->v->lookup(store, &key, facts_have_all, NULL, &d), 1);
+    rf_store_close(store);
+
+    /* A second database has no room at all: nothing half-made is left. */
+    snprintf(path, sizeof path, "%s/second.db", disk);
+    assert_int_equal(rfi_db_create(path, &err), RF_E_DB_FULL);
+    assert_int_equal(access(path, F_OK), -1);
+    umount2(disk, MNT_DETACH);
+}
+
 static void a_full_disk_loses_nothing_that_was_there(void **state)
 {
     (void)state;
@@ -497,6 +601,8 @@ int main(void)
         cmocka_unit_test(a_locked_file_answers_later),
         cmocka_unit_test(a_read_only_file_is_read),
         cmocka_unit_test(a_read_only_folder_is_read),
+        cmocka_unit_test(what_a_killed_writer_left_is_put_right),
+        cmocka_unit_test(a_tuner_on_a_full_disk_keeps_what_it_recorded),
         cmocka_unit_test(a_full_disk_loses_nothing_that_was_there),
         cmocka_unit_test(a_bad_shipped_file_is_said),
         cmocka_unit_test(a_shipped_file_with_an_odd_name),

@@ -239,6 +239,30 @@ static void facts_cannot_be_changed(void **state)
     }
 }
 
+/* Two tuners on one file: the one that began first is slower, and measures what the other has
+ * already decided. The facts still give the decisions. */
+static void tuners_that_overlap_leave_a_sound_file(void **state)
+{
+    fixture *f = *state;
+    const char *path = folder_file(f->folder, "overlap.db");
+    rf_store *slow = open_store(path), *quick = open_store(path);
+    rf_variant os = facts_variant(names[0], 0, 1), ts = facts_variant(names[1], 0, 1);
+    rfi_key key = facts_key(&f->place[0], 1, 4096);
+    rfi_measurement fast = facts_measurement(&key, &os, 8, 1000);
+    rfi_measurement faster = facts_measurement(&key, &ts, 8, 500);
+    MUST(facts_begin(slow, &f->place[0], &why));
+    usleep(2000); /* campaigns are ordered by the millisecond */
+    MUST(facts_campaign(quick, &f->place[0], &key, &fast, 1, &why));
+    MUST(slow->v->record(slow, &faster, 1, &why));
+    check(path);
+    MUST(slow->v->finish_shape(slow, &key, &why));
+    check(path);
+    MUST(slow->v->end(slow, &why));
+    rf_store_close(slow);
+    rf_store_close(quick);
+    check(path);
+}
+
 /* ---- check ---- */
 
 static void check_finds_a_decision_that_the_facts_do_not_give(void **state)
@@ -592,6 +616,7 @@ int main(void)
         FACT(any_order_of_merging_gives_the_same),
         FACT(files_that_disagree_are_refused),
         FACT(facts_cannot_be_changed),
+        FACT(tuners_that_overlap_leave_a_sound_file),
         FACT(check_finds_a_decision_that_the_facts_do_not_give),
         FACT(check_finds_a_text_that_is_not_what_was_hashed),
         FACT(check_finds_an_orphan),
