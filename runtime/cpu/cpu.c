@@ -96,8 +96,10 @@ static void cpu_capabilities(const rfi_device *d, rfi_capabilities *out)
     *out = d->caps;
 }
 
-/* With a cpu for every rank, a peer is a fraction of a microsecond late: spin. With fewer, the peer
- * cannot even run while we do: yield at once, and long enough that sleeping stays the exception. */
+/* With a cpu for every rank, a peer is a fraction of a microsecond late: spin, but not for long,
+ * since others may want the cpu too (64 polls: 3 us; a yield that finds nobody costs less than half
+ * of one). With fewer cpus than ranks, the peer cannot even run while we spin: yield at once, and
+ * long enough that sleeping stays the exception. */
 static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
 {
     int crowded = (uint32_t)group->world > group->cpus;
@@ -107,7 +109,7 @@ static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
     d->host = (rf_cpu_host){.wait = rfi_cpu_wait,
                             .wake = rfi_cpu_wake,
                             .fail = rfi_cpu_fail,
-                            .spin = crowded ? 16 : 128};
+                            .spin = crowded ? 16 : 64};
     for (int r = 0; r < group->world; r++) {
         if (group->fd[r] < 0)
             continue;
