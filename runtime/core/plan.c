@@ -328,10 +328,12 @@ static rf_result reserve(rf_comm *comm, int channel, size_t n, rf_error *err)
                 : rfi_fail(err, RF_E_MEMORY, comm->rank, STEP, "no memory for %zu plans", n);
 }
 
-static void commit(rf_comm *comm, int channel, const rfi_plan *plans, size_t n)
+static void commit(rf_comm *comm, int channel, const rfi_plan *plans, size_t n,
+                   uint64_t store_generation)
 {
     const char *warning = store_warning(comm);
     pthread_mutex_lock(&comm->lock);
+    comm->store_generation = store_generation;
     snprintf(comm->store_warning, sizeof comm->store_warning, "%s", warning ? warning : "");
     for (size_t i = 0; i < n; i++)
         rfi_plan_put(&comm->channels[channel].plans, &plans[i]);
@@ -367,8 +369,7 @@ static rf_result prepare(rf_comm *comm, int channel, const rf_shape *shapes, siz
     bad = rfi_agree(comm, STEP, decided, &mine, timeout, err);
     if (bad)
         return bad;
-    commit(comm, channel, d->plans, n);
-    comm->store_generation = generation;
+    commit(comm, channel, d->plans, n, generation);
     return RF_OK;
 }
 
@@ -402,7 +403,7 @@ rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const 
     snprintf(plan.reason, sizeof plan.reason, "measured by this comm");
     bad = reserve(comm, channel, 1, err);
     if (!bad)
-        commit(comm, channel, &plan, 1);
+        commit(comm, channel, &plan, 1, comm->store_generation);
     return bad;
 }
 
