@@ -121,6 +121,15 @@ typedef struct rf_page {
     rf_fault fault;
 } rf_page;
 
+/* cuda: what the kernels of the functional probe get by value. */
+#define RF_PROBE_WORDS 16
+typedef struct rf_probe {
+    unsigned char *at; /* in a region that this rank maps */
+    uint32_t *to;      /* get: RF_PROBE_WORDS of host memory */
+    uint32_t words;
+    uint32_t word[RF_PROBE_WORDS]; /* put */
+} rf_probe;
+
 /* ---- kernels
  * -----------------------------------------------------------------------------------------------------*/
 

@@ -15,6 +15,7 @@ typedef struct rfi_capabilities {
     uint32_t isa_mask;                    /* bit per code of RF_ISA_LIST that runs here */
     unsigned char cpu_mask[RFI_CPU_MASK]; /* bit per cpu that this rank may run on */
     uint64_t granularity;                 /* allocations are multiples of it */
+    uint32_t max_grid;      /* blocks that run at once, whatever kernel; 0 = any grid will do */
     const char *hw_text;    /* "key=value\n" lines of this rank for hw_fp; owned by the device */
     const char *env_text;   /* the same for env_fp */
     unsigned char uuid[16]; /* identity of the device; all zero = shareable between ranks (cpu) */
@@ -43,12 +44,18 @@ typedef struct rfi_stream_info {
 
 typedef struct rfi_backend {
     const char *name;
+    uint8_t transport; /* RF_TRANSPORT_LIST: of the variants that it launches */
     /* No side effects beyond this process; fails with E_BACKEND and the reason where it cannot run.
      */
     rf_result (*open)(const rf_config *config, rfi_device **out, rf_error *err);
     void (*capabilities)(const rfi_device *device, rfi_capabilities *out);
     /* Once, after the ranks have met and before the first launch. */
     rf_result (*join)(rfi_device *device, const rfi_group *group, rf_error *err);
+    /* Bytes of a slot, a multiple of 4096, for tensors up to this capacity. Pure; before `open`
+     * too. */
+    uint64_t (*slot_bytes)(uint64_t capacity_bytes);
+    /* Why the variant cannot do so many bytes in slots of that size; NULL = it can. Pure. */
+    const char *(*misfit)(const rf_variant *variant, uint64_t slot_bytes, uint64_t bytes);
     /* Memory that peers can map, cleared, placed next to this rank. */
     rf_result (*allocate)(rfi_device *device, size_t bytes, rfi_memory *out, rf_error *err);
     /* Maps a peer's allocation; verifies size and seals of what arrived. same_process: the peer is
@@ -63,8 +70,10 @@ typedef struct rfi_backend {
      * goes when that has ended. */
     void (*unmap)(rfi_device *device, rfi_memory *imported);
     void (*release)(rfi_device *device, rfi_memory *allocated);
-    /* Makes every kernel of the shard launchable without lazy loading. */
-    rf_result (*load)(rfi_device *device, const rf_shard *shard, rf_error *err);
+    /* Makes a variant of the shard launchable without lazy loading; again costs nothing. shard
+     * NULL: a variant that no pack holds. */
+    rf_result (*load)(rfi_device *device, const rf_shard *shard, const rf_variant *variant,
+                      rf_error *err);
     /* Fills in what only the backend knows (host, host_ctx) for all launches of a channel. */
     void (*bind)(rfi_device *device, int channel, rf_params *params);
     /* `params` is copied before return. Synchronous on the NULL cpu stream, else asynchronous.
@@ -92,6 +101,8 @@ typedef struct rfi_backend {
 rf_result rfi_fault_result(uint32_t code);
 const char *rfi_fault_text(uint32_t code);
 
-extern const rfi_backend rfi_backend_cpu;
+extern const rfi_backend rfi_backend_cpu, rfi_backend_cuda;
+/* NULL = no such kind. */
+const rfi_backend *rfi_backend_of(rf_backend_kind kind);
 
 #endif

@@ -154,6 +154,10 @@ const rfi_plan *rfi_plan_resolve(const rf_comm *comm, const rfi_channel *channel
     if (__builtin_expect(!plan, 0)) {
         *path = RFI_PATH_NEAREST;
         plan = rfi_plan_nearest(&channel->plans, dtype, mode, count);
+        if (plan && plan->variant &&
+            comm->backend->misfit(plan->variant, channel->params.slot_bytes,
+                                  count * rf_dtype_size(dtype)))
+            plan = NULL;
     }
     if (__builtin_expect(!plan, 0)) {
         *path = RFI_PATH_CLASS;
@@ -204,8 +208,12 @@ rf_result rfi_launch(rf_comm *comm, int index, const rf_variant *variant, uint32
     const char *refusal = grid ? rfi_refusal(comm, variant, &shape) : "grid is 0";
     if (refusal)
         FAIL(comm, channel, RF_E_VARIANT, comm->rank, "%s: %s", variant->name, refusal);
+    rf_error err;
+    if (rfi_variant_ready(comm, variant, &err))
+        return keep(comm, channel, &err);
     rfi_stream_info s;
     comm->backend->stream_info(comm->device, stream, &s);
+    grid = grid < comm->max_grid ? grid : comm->max_grid;
     rfi_plan plan = {.variant = variant, .grid = grid, .tag = rfi_plan_tag(variant, grid)};
     count_call(channel, RFI_PATH_DIRECT);
     return issue(comm, channel, &plan, in, out, count, stream, s.id);

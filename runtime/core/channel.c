@@ -18,7 +18,7 @@ void rfi_channels_link(rf_comm *comm)
         memset(p, 0, sizeof *p);
         for (int r = 0; r < comm->world; r++)
             p->peer[r] = rfi_region(comm, r, (int)c);
-        p->slot_bytes = rfi_slot_bytes(comm->config.capacity_bytes);
+        p->slot_bytes = comm->backend->slot_bytes(comm->config.capacity_bytes);
         p->deadline_ns = (uint64_t)comm->config.deadline_ms * 1000000u;
         p->rank = (uint32_t)comm->rank;
         p->generation = comm->generation;

@@ -2,16 +2,26 @@
 #include "core/codes.h"
 #include "core/comm.h"
 
+#define OS RFI_ALGO_ONE_SHOT
+#define TS RFI_ALGO_TWO_SHOT
+
+/* Between two peers, one-shot moves the same bytes as two-shot and waits once. */
 static const struct {
     uint64_t bytes; /* up to and including */
-    uint8_t algo, copy;
-    uint32_t grid; /* KiB of payload per step */
+    struct {
+        uint8_t algo, copy;
+        uint32_t grid; /* KiB of payload per step */
+    } cpu;
+    struct {
+        uint8_t algo, algo_of_two;
+        uint16_t threads;
+    } peer;
 } classes[] = {
-    {8u << 10, RFI_ALGO_ONE_SHOT, RFI_COPY_CACHED, 64},
-    {64u << 10, RFI_ALGO_ONE_SHOT, RFI_COPY_CACHED, 64},
-    {256u << 10, RFI_ALGO_TWO_SHOT, RFI_COPY_CACHED, 256},
-    {1u << 20, RFI_ALGO_TWO_SHOT, RFI_COPY_CACHED, 256},
-    {UINT64_MAX, RFI_ALGO_TWO_SHOT, RFI_COPY_CACHED, 512},
+    {8u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}},
+    {64u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}},
+    {256u << 10, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 256}},
+    {1u << 20, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 512}},
+    {UINT64_MAX, {TS, RFI_COPY_CACHED, 512}, {TS, OS, 1024}},
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
 _Static_assert(N_CLASSES <= RFI_CLASSES, "comm.class_plan is too small");
@@ -37,19 +47,42 @@ uint64_t rfi_class_bytes(int size_class)
 
 uint32_t rfi_class_grid(uint64_t bytes)
 {
-    return classes[rfi_class_of(bytes)].grid;
+    return classes[rfi_class_of(bytes)].cpu.grid;
 }
 
-/* Fast code first, then the algorithm and the copy of the class, then more in flight. */
+/* Peer: every thread one turn, as far as blocks run at once. */
+uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes)
+{
+    if (v->transport == RFI_TRANSPORT_CPU)
+        return rfi_class_grid(bytes);
+    uint64_t packs = (bytes + 15) / 16, turn = (uint64_t)v->threads * v->unroll;
+    if (v->algo == TS)
+        packs = (packs + v->world - 1) / v->world;
+    uint64_t blocks = (packs + turn - 1) / turn;
+    return blocks < comm->max_grid ? (uint32_t)blocks : comm->max_grid;
+}
+
+static int as_in_class(const rf_variant *v, int c)
+{
+    if (v->transport == RFI_TRANSPORT_CPU)
+        return (v->algo == classes[c].cpu.algo) * 2 + (v->copy == classes[c].cpu.copy);
+    uint8_t algo = v->world <= 2 ? classes[c].peer.algo_of_two : classes[c].peer.algo;
+    return (v->algo == algo) * 2 + (v->threads == classes[c].peer.threads);
+}
+
+/* Fast code first, then what the class says, then kernels that know their rank; more in flight,
+ * where the grid does not already do that. */
 static int score(const rf_variant *v, int c)
 {
-    return v->isa * 100 + (v->algo == classes[c].algo) * 40 + (v->copy == classes[c].copy) * 20 +
-           (v->unroll > 4 ? 4 : v->unroll);
+    int unroll = v->unroll > 4 ? 4 : v->unroll;
+    return v->isa * 100 + as_in_class(v, c) * 20 + v->by_rank * 8 +
+           (v->transport == RFI_TRANSPORT_CPU ? unroll : 4 - unroll);
 }
 
 int rfi_class_choose(const rf_comm *comm, const rf_shape *shape, rfi_class_choice *out)
 {
-    int c = rfi_class_of(shape->rows * shape->hidden * rf_dtype_size(shape->dtype));
+    uint64_t bytes = shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
+    int c = rfi_class_of(bytes);
     const rf_variant *best = NULL;
     for (size_t i = 0; i < comm->n_variants; i++) {
         const rf_variant *v = comm->variants[i];
@@ -60,8 +93,8 @@ int rfi_class_choose(const rf_comm *comm, const rf_shape *shape, rfi_class_choic
     }
     if (!best)
         return 0;
-    int fits = best->algo == classes[c].algo && best->copy == classes[c].copy;
-    *out = (rfi_class_choice){
-        .variant = best, .grid = classes[c].grid, .rung = fits ? RF_RUNG_CLASS : RF_RUNG_GENERIC};
+    *out = (rfi_class_choice){.variant = best,
+                              .grid = rfi_usual_grid(comm, best, bytes),
+                              .rung = as_in_class(best, c) == 3 ? RF_RUNG_CLASS : RF_RUNG_GENERIC};
     return 1;
 }

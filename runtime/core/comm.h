@@ -64,6 +64,7 @@ struct rf_comm {
 
     /* Group facts. */
     uint32_t isa_mask; /* of all ranks */
+    uint32_t max_grid; /* blocks of one channel's kernel that surely run at once on every rank */
     char arch[24];
     char *hw_text, *env_text, *toolchain;
     rfi_fingerprint hw, env;
@@ -84,6 +85,8 @@ void rfi_comm_free(rf_comm *comm);
 /* variants.c: the comm's variants and what may run. E_MEMORY. */
 rf_result rfi_variants_open(rf_comm *comm, rf_error *err);
 void rfi_variants_close(rf_comm *comm);
+/* Loads it; again costs nothing. */
+rf_result rfi_variant_ready(const rf_comm *comm, const rf_variant *variant, rf_error *err);
 /* May it run in this comm at all, whatever the shape? NULL = yes. */
 const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *variant);
 
@@ -102,13 +105,15 @@ int rfi_class_count(void);
 int rfi_class_of(uint64_t bytes);
 uint64_t rfi_class_bytes(int size_class); /* its largest size; of the last, a size inside */
 uint32_t rfi_class_grid(uint64_t bytes);
+/* The grid to launch `variant` with when nothing is measured. */
+uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *variant, uint64_t bytes);
 
 /* channel.c */
 unsigned char *rfi_region(const rf_comm *comm, int rank, int channel);
 void rfi_channels_link(rf_comm *comm); /* fills params of all channels */
 
-/* plan.c: fills class_plan. E_VARIANT when a dtype that the packs have cannot run at all. */
-void rfi_class_plans(rf_comm *comm);
+/* plan.c: fills class_plan and loads its variants. */
+rf_result rfi_class_plans(rf_comm *comm, rf_error *err);
 
 /* call.c: what a call takes, and by which path; NULL = nothing can run it. */
 const rfi_plan *rfi_plan_resolve(const rf_comm *comm, const rfi_channel *channel, rf_dtype dtype,

@@ -11,6 +11,16 @@ extern const int rfi_abi_1;
 #define OLDEST_SIZE  (offsetof(rf_config, log_ctx) + sizeof(void *)) /* of version 0.1 */
 #define CAPACITY_MAX (1ull << 40)
 #define TIMEOUT_MAX  86400000u
+#define KNOWN_FLAGS  (RF_REASSOC | RF_LOSSY | RF_DEPENDENT | RF_SHARE_DEVICE)
+
+const rfi_backend *rfi_backend_of(rf_backend_kind kind)
+{
+    static const rfi_backend *const backends[] = {
+        [RF_BACKEND_CPU] = &rfi_backend_cpu,
+        [RF_BACKEND_CUDA] = &rfi_backend_cuda,
+    };
+    return (unsigned)kind < sizeof backends / sizeof *backends ? backends[kind] : NULL;
+}
 
 rf_result rfi_config_read(const rf_config *in, rf_config *out, rf_error *err)
 {
@@ -33,9 +43,10 @@ rf_result rfi_config_read(const rf_config *in, rf_config *out, rf_error *err)
     out->deadline_ms = out->deadline_ms ? out->deadline_ms : 30000;
     out->create_timeout_ms = out->create_timeout_ms ? out->create_timeout_ms : 60000;
 
-    if (out->backend != RF_BACKEND_CPU)
-        return rfi_fail(err, RF_E_ARG, -1, STEP, "config.backend is %d, expected %d (cpu)",
-                        (int)out->backend, (int)RF_BACKEND_CPU);
+    if (!rfi_backend_of(out->backend))
+        return rfi_fail(err, RF_E_ARG, -1, STEP,
+                        "config.backend is %d, expected %d (cpu) or %d (cuda)", (int)out->backend,
+                        (int)RF_BACKEND_CPU, (int)RF_BACKEND_CUDA);
     if (out->capacity_bytes > CAPACITY_MAX)
         return rfi_fail(err, RF_E_ARG, -1, STEP, "config.capacity_bytes is %llu, at most %llu",
                         (unsigned long long)out->capacity_bytes, CAPACITY_MAX);
@@ -44,9 +55,9 @@ rf_result rfi_config_read(const rf_config *in, rf_config *out, rf_error *err)
                         out->channels, RFI_CHANNELS);
     if (out->deadline_ms > TIMEOUT_MAX || out->create_timeout_ms > TIMEOUT_MAX)
         return rfi_fail(err, RF_E_ARG, -1, STEP, "config: a time-out is more than a day");
-    if (out->flags & ~(RF_REASSOC | RF_LOSSY))
+    if (out->flags & ~KNOWN_FLAGS)
         return rfi_fail(err, RF_E_ARG, -1, STEP, "config.flags is 0x%x, known are 0x%x", out->flags,
-                        RF_REASSOC | RF_LOSSY);
+                        KNOWN_FLAGS);
     if (out->n_packs && !out->packs)
         return rfi_fail(err, RF_E_ARG, -1, STEP, "config.packs is NULL, n_packs %zu", out->n_packs);
     return RF_OK;
@@ -103,15 +114,9 @@ rf_result rfi_config_packs(const rf_config *config, rf_error *err)
     return RF_OK;
 }
 
-uint64_t rfi_slot_bytes(uint64_t capacity_bytes)
+uint64_t rfi_region_bytes(const rfi_backend *backend, uint64_t capacity_bytes)
 {
-    uint64_t pages = (capacity_bytes + 4095) / 4096 * 4096;
-    return pages < RFI_SLOT_MAX ? pages : RFI_SLOT_MAX;
-}
-
-uint64_t rfi_region_bytes(uint64_t capacity_bytes)
-{
-    return RF_REGION_HEADER + RF_SLOTS * rfi_slot_bytes(capacity_bytes);
+    return RF_REGION_HEADER + RF_SLOTS * backend->slot_bytes(capacity_bytes);
 }
 
 rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_error *err)
@@ -125,6 +130,6 @@ rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_e
                         RF_MAX_WORLD);
     if (!bytes)
         return rfi_fail(err, RF_E_ARG, -1, STEP, "bytes is NULL");
-    *bytes = c.channels * rfi_region_bytes(c.capacity_bytes);
+    *bytes = c.channels * rfi_region_bytes(rfi_backend_of(c.backend), c.capacity_bytes);
     return RF_OK;
 }

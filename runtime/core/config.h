@@ -2,12 +2,11 @@
 #ifndef RANKFOLD_CONFIG_H
 #define RANKFOLD_CONFIG_H
 
-#include "abi.h"
-#include "rankfold.h"
+#include "core/backend.h"
 
 #define RFI_CHANNELS 16 /* most of a comm */
-/* Larger messages go through a slot in several steps. Big enough that a step's handshake vanishes
- * beside its copy, small enough that the slots of all ranks stay in a last-level cache. */
+/* cpu: larger messages go through a slot in several steps. Big enough that a step's handshake
+ * vanishes beside its copy, small enough that the slots of all ranks stay in a last-level cache. */
 #define RFI_SLOT_MAX (1u << 20)
 
 /* A copy of *in with defaults filled in, ranges checked. Reads no environment. E_ARG. */
@@ -17,7 +16,6 @@ rf_result rfi_config_environment(rf_config *config, rf_error *err);
 /* Every pack fits this runtime. E_ARG, E_PACK. */
 rf_result rfi_config_packs(const rf_config *config, rf_error *err);
 
-uint64_t rfi_slot_bytes(uint64_t capacity_bytes);
-uint64_t rfi_region_bytes(uint64_t capacity_bytes);
+uint64_t rfi_region_bytes(const rfi_backend *backend, uint64_t capacity_bytes);
 
 #endif

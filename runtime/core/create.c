@@ -91,7 +91,7 @@ static rf_result compare_arguments(rf_comm *comm, rf_error *err)
 
 typedef struct card {
     char arch[24];
-    uint32_t isa_mask, hw_bytes, env_bytes;
+    uint32_t isa_mask, max_grid, hw_bytes, env_bytes;
     unsigned char cpu_mask[RFI_CPU_MASK], uuid[16];
 } card;
 
@@ -168,15 +168,39 @@ static uint32_t count_cpus(const card *cards, int world)
     return n;
 }
 
-static rf_result check_uuids(const rf_comm *comm, const card *cards, rf_error *err)
+static int on_same_device(const card *a, const card *b)
 {
     static const unsigned char shareable[16];
+    return memcmp(a->uuid, shareable, 16) && !memcmp(a->uuid, b->uuid, 16);
+}
+
+static rf_result check_uuids(const rf_comm *comm, const card *cards, rf_error *err)
+{
+    if (comm->config.flags & RF_SHARE_DEVICE)
+        return RF_OK;
     for (int r = 1; r < comm->world; r++)
         for (int q = 0; q < r; q++)
-            if (memcmp(cards[r].uuid, shareable, 16) && !memcmp(cards[r].uuid, cards[q].uuid, 16))
+            if (on_same_device(&cards[r], &cards[q]))
                 return rfi_fail(err, RF_E_MISMATCH, r, "identity",
-                                "ranks %d and %d are on the same device", q, r);
+                                "ranks %d and %d are on the same device: RF_SHARE_DEVICE allows it",
+                                q, r);
     return RF_OK;
+}
+
+/* A block that waits for a peer keeps its place. So all blocks that may wait at once have to fit:
+ * those of every channel, of every rank on the device. */
+static uint32_t grid_limit(const rf_comm *comm, const card *cards)
+{
+    uint32_t least = UINT32_MAX;
+    for (int r = 0; r < comm->world; r++) {
+        uint32_t sharers = 1;
+        for (int q = 0; q < comm->world; q++)
+            sharers += q != r && on_same_device(&cards[r], &cards[q]);
+        uint32_t share = cards[r].max_grid / (comm->config.channels * sharers);
+        if (cards[r].max_grid && share < least)
+            least = share ? share : 1;
+    }
+    return least;
 }
 
 static rf_result join_group(rf_comm *comm, const card *cards, rf_error *err)
@@ -201,7 +225,7 @@ static rf_result share_facts(rf_comm *comm, rf_error *err)
     uint32_t timeout = comm->config.create_timeout_ms;
     rfi_capabilities caps;
     comm->backend->capabilities(comm->device, &caps);
-    card mine = {.isa_mask = caps.isa_mask}, all[RF_MAX_WORLD];
+    card mine = {.isa_mask = caps.isa_mask, .max_grid = caps.max_grid}, all[RF_MAX_WORLD];
     memcpy(mine.arch, caps.arch, sizeof mine.arch);
     memcpy(mine.cpu_mask, caps.cpu_mask, sizeof mine.cpu_mask);
     memcpy(mine.uuid, caps.uuid, sizeof mine.uuid);
@@ -217,6 +241,7 @@ static rf_result share_facts(rf_comm *comm, rf_error *err)
     bad = check_uuids(comm, all, err);
     if (bad)
         return bad;
+    comm->max_grid = grid_limit(comm, all);
 
     rf_error local = {0};
     size_t stride = longest(all, comm->world);
@@ -256,7 +281,7 @@ static rf_result fingerprint(rf_comm *comm, rf_error *err)
 
 static rf_result allocate(rf_comm *comm, rf_error *err)
 {
-    comm->region_bytes = rfi_region_bytes(comm->config.capacity_bytes);
+    comm->region_bytes = rfi_region_bytes(comm->backend, comm->config.capacity_bytes);
     size_t bytes = comm->config.channels * comm->region_bytes;
     return comm->backend->allocate(comm->device, bytes, &comm->own, err);
 }
@@ -299,7 +324,6 @@ static rf_result probe(rf_comm *comm, rf_error *err)
 
 static rf_result start(rf_comm *comm, rf_error *err)
 {
-    (void)err;
     comm->generation = 1;
     comm->n_channels = 1;
     snprintf(comm->channels[0].name, sizeof comm->channels[0].name, "default");
@@ -309,8 +333,7 @@ static rf_result start(rf_comm *comm, rf_error *err)
     rfi_channels_link(comm);
     for (int d = 0; d < RFI_DTYPES; d++)
         comm->max_count[d] = comm->config.capacity_bytes / rf_dtype_size((rf_dtype)d);
-    rfi_class_plans(comm);
-    return RF_OK;
+    return rfi_class_plans(comm, err);
 }
 
 /* ---- the transaction ---- */
@@ -353,6 +376,7 @@ void rfi_comm_free(rf_comm *comm)
         rfi_plan_free(&comm->channels[c].plans);
     rfi_variants_close(comm);
     free(comm->channels);
+    free((void *)(uintptr_t)comm->config.packs);
     free(comm->hw_text);
     free(comm->env_text);
     free(comm->toolchain);
@@ -365,14 +389,18 @@ static rf_comm *new_comm(const rfi_backend *backend, const rf_config *config, in
     rf_comm *comm = calloc(1, sizeof *comm);
     size_t bytes = config->channels * sizeof(rfi_channel);
     rfi_channel *channels = comm ? aligned_alloc(RF_LINE, bytes) : NULL;
-    if (!channels) {
+    const rf_pack **packs = channels ? malloc(config->n_packs * sizeof *packs) : NULL;
+    if (!packs) {
+        free(channels);
         free(comm);
         return NULL;
     }
+    memcpy(packs, config->packs, config->n_packs * sizeof *packs);
     memset(channels, 0, bytes);
     comm->rank = rank;
     comm->world = world;
     comm->config = *config;
+    comm->config.packs = packs; /* the caller's array may go, the packs stay */
     comm->backend = backend;
     comm->channels = channels;
     comm->own.fd = -1;
@@ -438,5 +466,9 @@ rf_result rfi_comm_create_on(const rfi_backend *backend, const rf_config *config
 rf_result rf_comm_create(const rf_config *config, const rf_bootstrap *boot, rf_comm **out,
                          rf_error *err)
 {
-    return rfi_comm_create_on(&rfi_backend_cpu, config, boot, out, err);
+    rf_config c;
+    const rfi_backend *backend = NULL;
+    if (!rfi_config_read(config, &c, NULL))
+        backend = rfi_backend_of(c.backend);
+    return rfi_comm_create_on(backend ? backend : &rfi_backend_cpu, config, boot, out, err);
 }

@@ -162,7 +162,7 @@ static int forced(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
         const rf_variant *v = comm->variants[i];
         if (fnmatch(glob, v->name, 0) || rfi_refusal(comm, v, shape))
             continue;
-        settle(out, v, rfi_class_grid(bytes), RF_RUNG_FORCED);
+        settle(out, v, rfi_usual_grid(comm, v, bytes), RF_RUNG_FORCED);
         snprintf(out->reason, sizeof out->reason, "RANKFOLD_TACTIC=%.100s", glob);
         return 1;
     }
@@ -210,7 +210,7 @@ static int stored(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
         v = rfi_variant_by_name(comm, d.variant);
     if (!v || rfi_refusal(comm, v, shape) || !d.grid)
         return 0;
-    settle(out, v, d.grid, d.rung);
+    settle(out, v, d.grid < comm->max_grid ? d.grid : comm->max_grid, d.rung);
     return 1;
 }
 
@@ -282,7 +282,7 @@ static rf_result read_plan(const rf_comm *comm, const rf_shape *shape, wire_plan
     if (refusal)
         return rfi_fail(err, RF_E_VARIANT, comm->rank, STEP, "%s: %s", out->variant->name, refusal);
     out->tag = rfi_plan_tag(out->variant, out->grid);
-    return RF_OK;
+    return rfi_variant_ready(comm, out->variant, err);
 }
 
 /* Buffers of one prepare. */
@@ -393,6 +393,10 @@ rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const 
     if (refusal || !grid)
         return rfi_fail(err, RF_E_VARIANT, comm->rank, STEP, "%s: %s", variant->name,
                         refusal ? refusal : "grid is 0");
+    grid = grid < comm->max_grid ? grid : comm->max_grid;
+    bad = rfi_variant_ready(comm, variant, err);
+    if (bad)
+        return bad;
     rfi_plan plan = {.count = elements(shape),
                      .tag = rfi_plan_tag(variant, grid),
                      .variant = variant,
@@ -407,12 +411,15 @@ rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const 
     return bad;
 }
 
-void rfi_class_plans(rf_comm *comm)
+rf_result rfi_class_plans(rf_comm *comm, rf_error *err)
 {
     for (int d = 0; d < RFI_DTYPES; d++)
         for (int c = 0; c < rfi_class_count(); c++) {
             rf_shape shape = {.dtype = (rf_dtype)d, .rows = 1};
+            uint64_t most = comm->max_count[d], last = c == rfi_class_count() - 1;
             shape.hidden = rfi_class_bytes(c) / rf_dtype_size(shape.dtype);
+            if (last || shape.hidden > most) /* good for every size of the class */
+                shape.hidden = most;
             rfi_class_choice choice;
             rfi_plan *plan = &comm->class_plan[d][c];
             if (!rfi_class_choose(comm, &shape, &choice))
@@ -423,7 +430,11 @@ void rfi_class_plans(rf_comm *comm)
                                .grid = choice.grid,
                                .shape = shape,
                                .rung = choice.rung};
+            rf_result bad = rfi_variant_ready(comm, choice.variant, err);
+            if (bad)
+                return bad;
         }
+    return RF_OK;
 }
 
 rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dtype dtype,

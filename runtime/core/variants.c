@@ -30,9 +30,6 @@ rf_result rfi_variants_open(rf_comm *comm, rf_error *err)
             const rf_shard *shard = comm->config.packs[p]->shards[s];
             if (shard->world != (uint32_t)comm->world)
                 continue;
-            rf_result bad = comm->backend->load(comm->device, shard, err);
-            if (bad)
-                return bad;
             for (uint32_t v = 0; v < shard->n; v++)
                 comm->variants[comm->n_variants++] = &shard->variants[v];
         }
@@ -76,12 +73,26 @@ const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name)
     return NULL;
 }
 
+rf_result rfi_variant_ready(const rf_comm *comm, const rf_variant *variant, rf_error *err)
+{
+    const rf_shard *home = NULL; /* of none: the caller's own, as in tests */
+    for (size_t p = 0; p < comm->config.n_packs; p++)
+        for (uint32_t s = 0; s < comm->config.packs[p]->n_shards; s++) {
+            const rf_shard *shard = comm->config.packs[p]->shards[s];
+            if (variant >= shard->variants && variant < shard->variants + shard->n)
+                home = shard;
+        }
+    return comm->backend->load(comm->device, home, variant, err);
+}
+
 const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
 {
-    if (v->transport != RFI_TRANSPORT_CPU || !v->entry)
+    if (v->transport != comm->backend->transport)
         return "needs another backend";
     if (v->isa > 31 || !(comm->isa_mask >> v->isa & 1))
-        return "needs instructions that not every rank's cpu has";
+        return "needs instructions that not every rank has";
+    if (v->flags & RF_VARIANT_DEPENDENT && !(comm->config.flags & RF_DEPENDENT))
+        return "starts before earlier kernels have ended: needs RF_DEPENDENT";
     if (v->flags & RF_VARIANT_REASSOC && !(comm->config.flags & RF_REASSOC))
         return "sums in another order: needs RF_REASSOC";
     if (v->flags & RF_VARIANT_LOSSY && !(comm->config.flags & RF_LOSSY))
@@ -102,5 +113,6 @@ const char *rfi_refusal(const rf_comm *comm, const rf_variant *v, const rf_shape
         return "made for another dtype";
     if (v->hidden && v->hidden != shape->hidden)
         return "made for another hidden size";
-    return NULL;
+    return comm->backend->misfit(v, comm->backend->slot_bytes(comm->config.capacity_bytes),
+                                 shape->rows * shape->hidden * rf_dtype_size(shape->dtype));
 }

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/codes.h"
+#include "core/config.h"
 #include "core/group.h"
 #include "cpu/cpu.h"
 
@@ -121,6 +123,19 @@ static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
     return RF_OK;
 }
 
+static uint64_t cpu_slot_bytes(uint64_t capacity_bytes)
+{
+    uint64_t pages = (capacity_bytes + 4095) / 4096 * 4096;
+    return pages < RFI_SLOT_MAX ? pages : RFI_SLOT_MAX;
+}
+
+/* Any size goes through a slot in steps. */
+static const char *cpu_misfit(const rf_variant *variant, uint64_t slot_bytes, uint64_t bytes)
+{
+    (void)variant, (void)slot_bytes, (void)bytes;
+    return NULL;
+}
+
 static rf_result cpu_put(rfi_device *d, unsigned char *at, const void *from, size_t bytes)
 {
     (void)d;
@@ -153,9 +168,11 @@ static void cpu_forget(rfi_device *d, rfi_memory *m)
     *m = (rfi_memory){.fd = -1};
 }
 
-static rf_result cpu_load(rfi_device *d, const rf_shard *shard, rf_error *err)
+static rf_result cpu_load(rfi_device *d, const rf_shard *shard, const rf_variant *variant,
+                          rf_error *err)
 {
-    (void)d, (void)shard, (void)err; /* linked code is there; nothing is lazy but the linker */
+    (void)d, (void)shard, (void)variant,
+        (void)err; /* linked code is there; nothing is lazy but the linker */
     return RF_OK;
 }
 
@@ -267,9 +284,12 @@ static void cpu_close(rfi_device *d)
 
 const rfi_backend rfi_backend_cpu = {
     .name = "cpu",
+    .transport = RFI_TRANSPORT_CPU,
     .open = cpu_open,
     .capabilities = cpu_capabilities,
     .join = cpu_join,
+    .slot_bytes = cpu_slot_bytes,
+    .misfit = cpu_misfit,
     .allocate = rfi_cpu_allocate,
     .import = rfi_cpu_import,
     .put = cpu_put,

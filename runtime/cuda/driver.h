@@ -25,9 +25,23 @@ typedef struct CUuuid {
     unsigned char bytes[16];
 } CUuuid;
 
-typedef struct CUipcMemHandle {
-    unsigned char reserved[64];
-} CUipcMemHandle;
+typedef uint64_t CUmemHandle;
+
+typedef struct CUmemLocation {
+    int type, id;
+} CUmemLocation;
+
+typedef struct CUmemProperties {
+    int type, handle_types;
+    CUmemLocation location;
+    void *windows;
+    unsigned char flags[8];
+} CUmemProperties;
+
+typedef struct CUmemAccess {
+    CUmemLocation location;
+    int flags;
+} CUmemAccess;
 
 typedef struct CUlaunchAttribute {
     int id;
@@ -53,7 +67,6 @@ enum { /* values of the driver's headers, by their names there */
        CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
        CUDA_ERROR_NOT_FOUND = 500,
        CUDA_ERROR_NOT_READY = 600,
-       CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
        CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
@@ -67,7 +80,10 @@ enum { /* values of the driver's headers, by their names there */
        CU_STREAM_NON_BLOCKING = 1,
        CU_STREAM_CAPTURE_STATUS_NONE = 0,
        CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-       CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
+       CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+       CU_MEM_LOCATION_TYPE_DEVICE = 1,
+       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+       CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
 
@@ -89,8 +105,24 @@ enum { /* values of the driver's headers, by their names there */
     X(cuDevicePrimaryCtxRelease, 11000, (CUdevice device))                                         \
     X(cuCtxPushCurrent, 4000, (CUcontext context))                                                 \
     X(cuCtxPopCurrent, 4000, (CUcontext * context))                                                \
-    X(cuCtxEnablePeerAccess, 4000, (CUcontext peer, unsigned int flags))                           \
     X(cuDeviceCanAccessPeer, 4000, (int *can, CUdevice device, CUdevice peer))                     \
+    X(cuCtxSynchronize, 2000, (void))                                                              \
+    X(cuDeviceTotalMem, 3020, (size_t * bytes, CUdevice device))                                   \
+    X(cuMemGetAllocationGranularity, 10020,                                                        \
+      (size_t * bytes, const CUmemProperties *properties, int option))                             \
+    X(cuMemCreate, 10020,                                                                          \
+      (CUmemHandle * handle, size_t bytes, const CUmemProperties *properties, uint64_t flags))     \
+    X(cuMemRelease, 10020, (CUmemHandle handle))                                                   \
+    X(cuMemExportToShareableHandle, 10020,                                                         \
+      (void *exported, CUmemHandle handle, int type, uint64_t flags))                              \
+    X(cuMemImportFromShareableHandle, 10020, (CUmemHandle * handle, void *exported, int type))     \
+    X(cuMemAddressReserve, 10020,                                                                  \
+      (CUdeviceptr * at, size_t bytes, size_t alignment, CUdeviceptr hint, uint64_t flags))        \
+    X(cuMemAddressFree, 10020, (CUdeviceptr at, size_t bytes))                                     \
+    X(cuMemMap, 10020,                                                                             \
+      (CUdeviceptr at, size_t bytes, size_t offset, CUmemHandle handle, uint64_t flags))           \
+    X(cuMemUnmap, 10020, (CUdeviceptr at, size_t bytes))                                           \
+    X(cuMemSetAccess, 10020, (CUdeviceptr at, size_t bytes, const CUmemAccess *access, size_t n))  \
     X(cuMemAlloc, 3020, (CUdeviceptr * at, size_t bytes))                                          \
     X(cuMemFree, 3020, (CUdeviceptr at))                                                           \
     X(cuMemHostAlloc, 2020, (void **at, size_t bytes, unsigned int flags))                         \
@@ -99,9 +131,6 @@ enum { /* values of the driver's headers, by their names there */
     X(cuMemcpyHtoDAsync, 3020, (CUdeviceptr to, const void *from, size_t n, CUstream stream))      \
     X(cuMemcpyDtoHAsync, 3020, (void *to, CUdeviceptr from, size_t n, CUstream stream))            \
     X(cuMemcpyDtoDAsync, 3020, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream))      \
-    X(cuIpcGetMemHandle, 4010, (CUipcMemHandle * handle, CUdeviceptr at))                          \
-    X(cuIpcOpenMemHandle, 11000, (CUdeviceptr * at, CUipcMemHandle handle, unsigned int flags))    \
-    X(cuIpcCloseMemHandle, 4010, (CUdeviceptr at))                                                 \
     X(cuPointerGetAttribute, 4000, (void *value, int attribute, CUdeviceptr at))                   \
     X(cuLibraryLoadData, 12000,                                                                    \
       (CUlibrary * library, const void *image, int *jit_options, void **jit_values,                \
@@ -110,8 +139,6 @@ enum { /* values of the driver's headers, by their names there */
     X(cuLibraryGetKernel, 12000, (CUkernel * kernel, CUlibrary library, const char *name))         \
     X(cuKernelGetFunction, 12000, (CUfunction * function, CUkernel kernel))                        \
     X(cuFuncLoad, 12040, (CUfunction function))                                                    \
-    X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050,                                           \
-      (int *blocks, CUfunction function, int threads, size_t shared_bytes))                        \
     X(cuLaunchKernelEx, 11060,                                                                     \
       (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))            \
     X(cuStreamCreate, 2000, (CUstream * stream, unsigned int flags))                               \

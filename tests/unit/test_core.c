@@ -197,7 +197,7 @@ static void ranges_are_checked_and_named(void **state)
     assert_int_equal(rfi_config_read(&channels, &out, &err), RF_E_ARG);
     assert_non_null(strstr(err.text, "config.channels is 17"));
     rf_config flags = RF_CONFIG_INIT;
-    flags.flags = 8;
+    flags.flags = 1u << 30;
     assert_int_equal(rfi_config_read(&flags, &out, &err), RF_E_ARG);
     rf_config backend = RF_CONFIG_INIT;
     backend.backend = (rf_backend_kind)99;

@@ -1,0 +1,443 @@
+/* The cuda backend: a rank is a process, or a thread, with a GPU of its own; kernels run on the
+ * caller's streams, in the device's primary context. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/codes.h"
+#include "core/env.h"
+#include "core/group.h"
+#include "cuda/cuda.h"
+
+#define COPY_MS  1000u
+#define CLEAR_MS 10000u
+
+/* ---- calling the driver ---- */
+
+rfi_cuda_scope rfi_cuda_enter(const rfi_device *d)
+{
+    rfi_cuda_scope scope = {CU_STREAM_CAPTURE_MODE_RELAXED};
+    d->driver->cuCtxPushCurrent(d->context);
+    d->driver->cuThreadExchangeStreamCaptureMode(&scope.capture_mode);
+    return scope;
+}
+
+void rfi_cuda_leave(const rfi_device *d, rfi_cuda_scope scope)
+{
+    CUcontext ours;
+    d->driver->cuThreadExchangeStreamCaptureMode(&scope.capture_mode);
+    d->driver->cuCtxPopCurrent(&ours);
+}
+
+rf_result rfi_cuda_fail(const rfi_device *d, rf_error *err, const char *step, const char *what,
+                        CUresult result)
+{
+    const char *text = NULL, *name = NULL;
+    d->driver->cuGetErrorString(result, &text);
+    d->driver->cuGetErrorName(result, &name);
+    return rfi_fail(err, result == CUDA_ERROR_OUT_OF_MEMORY ? RF_E_MEMORY : RF_E_BACKEND, d->rank,
+                    step, "GPU %d: %s: %s (%s)", d->ordinal, what, text ? text : "unknown error",
+                    name ? name : "?");
+}
+
+CUresult rfi_cuda_wait(const rfi_device *d, uint32_t timeout_ms)
+{
+    uint64_t deadline = rfi_deadline(timeout_ms);
+    CUresult r;
+    while ((r = d->driver->cuStreamQuery(d->stream)) == CUDA_ERROR_NOT_READY &&
+           rfi_left_ms(deadline))
+        nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
+    return r;
+}
+
+/* ---- devices ---- */
+
+/* Codes of RF_ISA_LIST by compute capability. Newer devices run older code too: by the PTX that
+ * every shard has. */
+static const struct {
+    int capability;
+    uint8_t isa;
+} isas[] = {
+    {75, RFI_ISA_SM75}, {80, RFI_ISA_SM80},   {86, RFI_ISA_SM86},   {89, RFI_ISA_SM89},
+    {90, RFI_ISA_SM90}, {100, RFI_ISA_SM100}, {120, RFI_ISA_SM120},
+};
+#define N_ISAS (sizeof isas / sizeof *isas)
+
+static CUresult read_capabilities(rfi_device *d)
+{
+    const rfi_driver *v = d->driver;
+    int major = 0, minor = 0, sms = 0;
+    CUuuid uuid;
+    size_t granularity = 0;
+    CUmemProperties p;
+    memset(&p, 0, sizeof p);
+    p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    p.handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    p.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, d->ordinal};
+    CUresult r =
+        v->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d->ordinal);
+    if (!r)
+        r = v->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                                    d->ordinal);
+    if (!r)
+        r = v->cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->ordinal);
+    if (!r)
+        r = v->cuDeviceGetUuid(&uuid, d->ordinal);
+    if (!r)
+        r = v->cuMemGetAllocationGranularity(&granularity, &p, 0);
+    if (r)
+        return r;
+    snprintf(d->caps.arch, sizeof d->caps.arch, "cuda/sm%d", 10 * major + minor);
+    for (size_t i = 0; i < N_ISAS; i++)
+        if (10 * major + minor >= isas[i].capability)
+            d->caps.isa_mask |= 1u << isas[i].isa;
+    memcpy(d->caps.uuid, uuid.bytes, sizeof d->caps.uuid);
+    d->caps.granularity = granularity;
+    d->caps.max_grid = (uint32_t)sms; /* one block on each runs at once, whatever it needs */
+    return CUDA_SUCCESS;
+}
+
+static CUresult open_device(rfi_device *d)
+{
+    const rfi_driver *v = d->driver;
+    CUresult r = v->cuDevicePrimaryCtxRetain(&d->context, d->ordinal);
+    if (r)
+        return r;
+    size_t bytes = RFI_CHANNELS * sizeof *d->pages + RF_PROBE_WORDS * sizeof *d->words;
+    void *host = NULL;
+    rfi_cuda_scope scope = rfi_cuda_enter(d);
+    r = v->cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING);
+    if (!r)
+        r = v->cuMemHostAlloc(&host, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (!r) {
+        memset(host, 0, bytes);
+        d->pages = host;
+        d->words = (uint32_t *)(void *)(d->pages + RFI_CHANNELS);
+        r = read_capabilities(d);
+    }
+    rfi_cuda_leave(d, scope);
+    return r;
+}
+
+static void cuda_close(rfi_device *d)
+{
+    const rfi_driver *v = d->driver;
+    if (d->context && !d->in_flight) {
+        rfi_cuda_scope scope = rfi_cuda_enter(d);
+        rfi_cuda_unmap_all(d);
+        rfi_cuda_unload_all(d);
+        if (d->pages)
+            v->cuMemFreeHost(d->pages);
+        if (d->stream)
+            v->cuStreamDestroy(d->stream);
+        rfi_cuda_leave(d, scope);
+        v->cuDevicePrimaryCtxRelease(d->ordinal);
+    }
+    free(d->hw_text);
+    free(d->env_text);
+    free(d);
+}
+
+static rf_result cuda_open(const rf_config *config, rfi_device **out, rf_error *err)
+{
+    char why[320];
+    const rfi_driver *v = rfi_driver_open(why, sizeof why);
+    if (!v)
+        return rfi_fail(err, RF_E_BACKEND, -1, "open", "%s", why);
+    int n = 0;
+    v->cuDeviceGetCount(&n);
+    if (config->device < 0 || config->device >= n)
+        return rfi_fail(err, n ? RF_E_ARG : RF_E_BACKEND, -1, "open",
+                        "config.device is %d, %d GPUs are visible (CUDA_VISIBLE_DEVICES=%s)",
+                        config->device, n, getenv("CUDA_VISIBLE_DEVICES"));
+    rfi_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return rfi_fail(err, RF_E_MEMORY, -1, "open", "no memory");
+    d->driver = v;
+    d->rank = -1;
+    d->packs = config->packs;
+    d->n_packs = config->n_packs;
+    CUresult r = v->cuDeviceGet(&d->ordinal, config->device);
+    if (!r)
+        r = open_device(d);
+    rf_result bad = RF_OK;
+    if (r)
+        bad = rfi_cuda_fail(d, err, "open", "no context on it", r);
+    if (!bad) {
+        d->caps.hw_text = d->hw_text = rfi_cuda_hw_text(d);
+        d->caps.env_text = d->env_text = rfi_cuda_env_text(d);
+        if (!d->hw_text || !d->env_text)
+            bad = rfi_fail(err, RF_E_MEMORY, -1, "open", "no memory");
+    }
+    if (bad)
+        cuda_close(d);
+    else
+        *out = d;
+    return bad;
+}
+
+static void cuda_capabilities(const rfi_device *d, rfi_capabilities *out)
+{
+    *out = d->caps;
+}
+
+static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
+{
+    const char *off = rfi_env_get(RFI_NCCL_P2P_DISABLE);
+    d->rank = group->rank;
+    d->world = group->world;
+    if (group->world > 1 && off && strcmp(off, "0"))
+        return rfi_fail(
+            err, RF_E_BACKEND, d->rank, "identity",
+            "NCCL_P2P_DISABLE=%.16s forbids stores between GPUs, and no tactic here does "
+            "without",
+            off);
+    return RF_OK;
+}
+
+/* ---- sizes ---- */
+
+/* Room for a two-shot of the whole capacity: a box for every rank, in both phases, each rounded up
+ * to a pack. A one-shot needs world times its size, so that it is for smaller tensors where there
+ * are more than two ranks. */
+static uint64_t cuda_slot_bytes(uint64_t capacity_bytes)
+{
+    return (2 * capacity_bytes + 2 * RF_MAX_WORLD * 16 + 4095) / 4096 * 4096;
+}
+
+static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_t bytes)
+{
+    uint64_t packs = (bytes + 15) / 16;
+    if (v->algo == RFI_ALGO_ONE_SHOT && v->world * packs * 16 > slot_bytes)
+        return "one-shot needs the room of all ranks' tensors";
+    return packs >> 31 ? "more packs than a kernel counts" : NULL;
+}
+
+/* ---- launches ---- */
+
+static void cuda_bind(rfi_device *d, int channel, rf_params *params)
+{
+    params->host_ctx = &d->pages[channel];
+    d->regions[channel] = params->peer[params->rank];
+}
+
+static rf_page *page_of(const rfi_device *d, const unsigned char *region)
+{
+    for (int c = 0; c < RFI_CHANNELS; c++)
+        if (d->regions[c] == region)
+            return &d->pages[c];
+    return NULL;
+}
+
+static rf_result cuda_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
+                             void *stream)
+{
+    const rf_page *page = params->host_ctx;
+    if (__atomic_load_n(&page->poison, __ATOMIC_ACQUIRE))
+        return RF_E_POISONED;
+    CUfunction function = rfi_cuda_function(d, variant);
+    if (!function)
+        return RF_E_VARIANT;
+    CUlaunchAttribute dependent = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value.enabled = 1};
+    CUlaunchConfig config = {.grid_x = params->grid,
+                             .grid_y = 1,
+                             .grid_z = 1,
+                             .block_x = variant->threads,
+                             .block_y = 1,
+                             .block_z = 1,
+                             .stream = stream,
+                             .attributes = &dependent,
+                             .n_attributes = variant->flags & RF_VARIANT_DEPENDENT ? 1 : 0};
+    void *arguments[] = {(void *)(uintptr_t)params};
+    CUcontext ours;
+    d->in_flight = 1;
+    d->driver->cuCtxPushCurrent(d->context);
+    CUresult r = d->driver->cuLaunchKernelEx(&config, function, arguments, NULL);
+    d->driver->cuCtxPopCurrent(&ours);
+    return r ? RF_E_SYSTEM : RF_OK;
+}
+
+static void cuda_stream_info(rfi_device *d, void *stream, rfi_stream_info *out)
+{
+    unsigned long long id = 0;
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUcontext ours;
+    d->driver->cuCtxPushCurrent(d->context);
+    d->driver->cuStreamGetId(stream, &id);
+    d->driver->cuStreamIsCapturing(stream, &status);
+    d->driver->cuCtxPopCurrent(&ours);
+    *out = (rfi_stream_info){.id = id + 1, .capturing = status != CU_STREAM_CAPTURE_STATUS_NONE};
+}
+
+/* ---- health ---- */
+
+static void cuda_read_fault(rfi_device *d, const unsigned char *region, uint32_t *poison,
+                            rf_fault *out)
+{
+    const rf_page *page = page_of(d, region);
+    *poison = page ? __atomic_load_n(&page->poison, __ATOMIC_ACQUIRE) : 0;
+    memset(out, 0, sizeof *out);
+    if (*poison)
+        memcpy(out, &page->fault, sizeof *out);
+}
+
+/* A copy engine does it, whatever the kernels do. */
+static void poison_peer(rfi_device *d, unsigned char *region, uint32_t word)
+{
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)region + offsetof(rf_control, poison);
+    rfi_cuda_scope scope = rfi_cuda_enter(d);
+    d->words[0] = 1;
+    CUresult r = d->driver->cuMemcpyDtoHAsync(d->words, at, sizeof word, d->stream);
+    if (!r)
+        r = rfi_cuda_wait(d, COPY_MS);
+    if (!r && d->words[0] == 0) {
+        d->words[0] = word;
+        d->driver->cuMemcpyHtoDAsync(at, d->words, sizeof word, d->stream);
+        rfi_cuda_wait(d, COPY_MS);
+    }
+    rfi_cuda_leave(d, scope);
+}
+
+/* Own kernels look at the host's page; a peer's look at their own control page only. */
+static void cuda_poison(rfi_device *d, unsigned char *region, uint32_t word)
+{
+    rf_page *page = page_of(d, region);
+    if (!page) {
+        poison_peer(d, region, word);
+        return;
+    }
+    uint32_t healthy = 0;
+    __atomic_compare_exchange_n(&page->poison, &healthy, word, 0, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    __atomic_store_n(&page->abort, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Slots are all sentinel: words of ones. */
+static void cuda_clear(rfi_device *d, unsigned char *region, size_t bytes, uint32_t generation)
+{
+    const rfi_driver *v = d->driver;
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)region;
+    rf_page *page = page_of(d, region);
+    rfi_cuda_scope scope = rfi_cuda_enter(d);
+    v->cuMemsetD8Async(at, 0, RF_REGION_HEADER, d->stream);
+    v->cuMemsetD8Async(at + RF_REGION_HEADER, 0xff, bytes - RF_REGION_HEADER, d->stream);
+    d->words[0] = generation;
+    v->cuMemcpyHtoDAsync(at + offsetof(rf_control, generation), d->words, sizeof generation,
+                         d->stream);
+    rfi_cuda_wait(d, CLEAR_MS);
+    rfi_cuda_leave(d, scope);
+    if (page)
+        memset(page, 0, sizeof *page);
+}
+
+/* ---- waiting for whatever the caller launched, on streams that only the caller knows: the whole
+ * context, from a thread that may be left behind ---- */
+
+typedef struct drain {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    const rfi_driver *driver;
+    CUcontext context;
+    int done, left; /* left: the waiter gave up; the thread cleans up */
+    CUresult result;
+} drain;
+
+static void drain_free(drain *w)
+{
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static void *drain_thread(void *arg)
+{
+    drain *w = arg;
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext ours;
+    w->driver->cuCtxPushCurrent(w->context);
+    w->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    CUresult r = w->driver->cuCtxSynchronize();
+    w->driver->cuCtxPopCurrent(&ours);
+    pthread_mutex_lock(&w->lock);
+    w->result = r;
+    w->done = 1;
+    int left = w->left;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (left)
+        drain_free(w);
+    return NULL;
+}
+
+static rf_result cuda_drain(rfi_device *d, uint32_t timeout_ms)
+{
+    if (!d->in_flight)
+        return RF_OK;
+    drain *w = calloc(1, sizeof *w);
+    pthread_t thread;
+    pthread_attr_t detached;
+    if (!w)
+        return RF_E_MEMORY;
+    w->driver = d->driver;
+    w->context = d->context;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    int failed = pthread_create(&thread, &detached, drain_thread, w);
+    pthread_attr_destroy(&detached);
+    if (failed) {
+        drain_free(w);
+        return RF_E_SYSTEM;
+    }
+    uint64_t at = rfi_deadline(timeout_ms);
+    struct timespec until = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
+    int late = 0;
+    pthread_mutex_lock(&w->lock);
+    while (!w->done && !late)
+        late = pthread_cond_timedwait(&w->changed, &w->lock, &until);
+    int done = w->done;
+    CUresult r = w->result;
+    w->left = !done;
+    pthread_mutex_unlock(&w->lock);
+    if (!done)
+        return RF_E_TIMEOUT;
+    drain_free(w);
+    d->in_flight = r ? 1 : 0;
+    return r ? RF_E_BACKEND : RF_OK;
+}
+
+const rfi_backend rfi_backend_cuda = {
+    .name = "cuda",
+    .transport = RFI_TRANSPORT_PEER,
+    .open = cuda_open,
+    .capabilities = cuda_capabilities,
+    .join = cuda_join,
+    .slot_bytes = cuda_slot_bytes,
+    .misfit = cuda_misfit,
+    .allocate = rfi_cuda_allocate,
+    .import = rfi_cuda_import,
+    .put = rfi_cuda_put,
+    .get = rfi_cuda_get,
+    .unmap = rfi_cuda_forget,
+    .release = rfi_cuda_forget,
+    .load = rfi_cuda_load,
+    .bind = cuda_bind,
+    .launch = cuda_launch,
+    .stream_info = cuda_stream_info,
+    .read_fault = cuda_read_fault,
+    .poison = cuda_poison,
+    .clear = cuda_clear,
+    .drain = cuda_drain,
+    .close = cuda_close,
+};

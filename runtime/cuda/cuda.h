@@ -1,0 +1,77 @@
+/* Private to the cuda backend. driver.c: the driver's entry points; cuda.c: the table, devices,
+ * launches; memory.c: memory that ranks share; image.c: shards and their kernels; facts.c: what the
+ * device is. */
+#ifndef RANKFOLD_CUDA_H
+#define RANKFOLD_CUDA_H
+
+#include "core/backend.h"
+#include "core/config.h"
+#include "cuda/driver.h"
+
+typedef struct rfi_cuda_mapping {
+    CUdeviceptr at; /* 0 = free place */
+    size_t bytes;   /* whole granules */
+    CUmemHandle handle;
+} rfi_cuda_mapping;
+
+typedef struct rfi_cuda_image {
+    const rf_shard *shard;
+    CUlibrary library;
+    CUfunction *functions; /* of shard->variants; NULL = not loaded */
+} rfi_cuda_image;
+
+struct rfi_device {
+    const rfi_driver *driver;
+    CUdevice ordinal;
+    CUcontext context; /* the device's primary one, which the caller uses too */
+    CUstream stream;   /* probe, clear, poison */
+    rfi_capabilities caps;
+    char *hw_text, *env_text;
+    const rf_pack *const *packs;
+    size_t n_packs;
+    int rank, world;
+    rf_page *pages;  /* host memory that the device maps: one per channel ... */
+    uint32_t *words; /* ... and RF_PROBE_WORDS */
+    const unsigned char *regions[RFI_CHANNELS]; /* own, by channel; set by bind */
+    rfi_cuda_mapping maps[RF_MAX_WORLD];        /* own and imported */
+    rfi_cuda_image *images;
+    size_t n_images;
+    /* Launches may still run. Then nothing that they use is given back: freeing would wait for a
+     * kernel that waits for a peer. Such memory stays until the process ends. */
+    int in_flight;
+};
+
+/* Between these the device's context is current, and driver calls do not disturb a capture of
+ * another thread. */
+typedef struct rfi_cuda_scope {
+    int capture_mode;
+} rfi_cuda_scope;
+rfi_cuda_scope rfi_cuda_enter(const rfi_device *d);
+void rfi_cuda_leave(const rfi_device *d, rfi_cuda_scope scope);
+
+/* E_MEMORY, else E_BACKEND, with the driver's own words after `what`. */
+rf_result rfi_cuda_fail(const rfi_device *d, rf_error *err, const char *step, const char *what,
+                        CUresult result);
+/* Waits for the own stream, at most `timeout_ms`. */
+CUresult rfi_cuda_wait(const rfi_device *d, uint32_t timeout_ms);
+
+/* facts.c. Allocated texts, NULL without memory. */
+char *rfi_cuda_hw_text(const rfi_device *d);
+char *rfi_cuda_env_text(const rfi_device *d);
+
+/* memory.c */
+rf_result rfi_cuda_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err);
+rf_result rfi_cuda_import(rfi_device *d, const rfi_memory *theirs, int same_process,
+                          rfi_memory *out, rf_error *err);
+void rfi_cuda_forget(rfi_device *d, rfi_memory *m);
+void rfi_cuda_unmap_all(rfi_device *d);
+
+/* image.c */
+rf_result rfi_cuda_load(rfi_device *d, const rf_shard *shard, const rf_variant *variant,
+                        rf_error *err);
+CUfunction rfi_cuda_function(const rfi_device *d, const rf_variant *variant); /* NULL: not loaded */
+rf_result rfi_cuda_put(rfi_device *d, unsigned char *at, const void *from, size_t bytes);
+rf_result rfi_cuda_get(rfi_device *d, const unsigned char *at, void *to, size_t bytes);
+void rfi_cuda_unload_all(rfi_device *d);
+
+#endif
