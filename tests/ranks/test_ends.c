@@ -19,7 +19,7 @@
 /* Calls until one fails; its result. */
 static rf_result call_until_failure(rf_comm *comm, int *calls)
 {
-    static float x[N];
+    float x[N];
     rf_result result;
     for (*calls = 0; *calls < 1000000; ++*calls) {
         for (int i = 0; i < N; i++)
