@@ -75,6 +75,8 @@ rf_result rf_cli_verify(rf_comm *comm, int channel, const rf_shape *shape, uint6
         right = judge(in, shape, world, seed);
     free(in);
     free(out);
+    if (rc == RF_FALLBACK)
+        return RF_OK; /* on every rank alike: the caller's own collective is to be used */
     return rc != RF_OK ? rc : right;
 }
 

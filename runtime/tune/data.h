@@ -7,7 +7,7 @@
 
 #include "core/group.h"
 
-#define RFI_PERIOD 65521u /* largest prime below 2^16 */
+#define RFI_PERIOD 16381u /* largest prime below 2^14 */
 
 typedef struct rfi_data {
     rf_dtype dtype;

@@ -19,7 +19,8 @@
 
 typedef struct run {
     rfi_sweep *w;
-    double until;       /* rfi_seconds() */
+    double until; /* of the phase that is on; all three in rfi_seconds() */
+    double first_round_until, rounds_until;
     double done, share; /* of the session: before this shape, and this shape's */
     uint64_t random;
 } run;
@@ -77,12 +78,29 @@ static int out_of_time(const run *r)
     return rfi_seconds() > r->until;
 }
 
-static rf_result check(run *r, rf_error *err)
+/* Trials in this state, in an order of their own each time, so that drift and neighbours hit all,
+ * and what the time does not suffice for is a fair sample. Returns how many. */
+static size_t collect(run *r, rfi_trial_state state, rfi_tune_trial **field)
 {
-    for (size_t i = 0; i < r->w->n && !out_of_time(r); i++) {
-        rfi_tune_trial *t = &r->w->trials[i];
+    size_t n = 0;
+    for (size_t i = 0; i < r->w->n; i++)
+        if (r->w->trials[i].state == state)
+            field[n++] = &r->w->trials[i];
+    for (size_t i = n; i > 1; i--) {
+        size_t k = draw(r) % i;
+        rfi_tune_trial *t = field[k];
+        field[k] = field[i - 1], field[i - 1] = t;
+    }
+    return n;
+}
+
+static rf_result check(run *r, rfi_tune_trial **field, rf_error *err)
+{
+    size_t n = collect(r, RFI_MISSING, field);
+    for (size_t i = 0; i < n && !out_of_time(r); i++) {
+        rfi_tune_trial *t = field[i];
         if (t->state != RFI_MISSING)
-            continue;
+            continue; /* dropped with a sibling */
         rfi_order o = {.kind = RFI_ORDER_CHECK, .seed = draw(r)};
         rfi_answer a;
         rf_result rc = give(r, &o, t, &a, err);
@@ -110,26 +128,11 @@ static double median_so_far(const rfi_tune_trial *t, double *scratch)
     return rfi_stats_of(scratch, t->n).median;
 }
 
-/* Running trials, in `field`; returns how many. */
-static size_t running(rfi_sweep *w, rfi_tune_trial **field)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < w->n; i++)
-        if (w->trials[i].state == RFI_RUNNING)
-            field[n++] = &w->trials[i];
-    return n;
-}
-
-/* Every running candidate once, in an order of its own, so that drift and neighbours hit all. */
+/* Every running candidate once. */
 static rf_result round_of(run *r, rfi_tune_trial **field, double sample_ns, double *scratch,
                           rf_error *err)
 {
-    size_t n = running(r->w, field);
-    for (size_t i = n; i > 1; i--) {
-        size_t k = draw(r) % i;
-        rfi_tune_trial *t = field[k];
-        field[k] = field[i - 1], field[i - 1] = t;
-    }
+    size_t n = collect(r, RFI_RUNNING, field);
     for (size_t i = 0; i < n && !out_of_time(r); i++) {
         rfi_tune_trial *t = field[i];
         if (t->state != RFI_RUNNING)
@@ -164,9 +167,10 @@ static size_t half(size_t n)
 }
 
 /* After round 1 the hopeless go, after every second round half of the rest. */
-static void cull(rfi_sweep *w, rfi_tune_trial **field, uint32_t rounds_done)
+static void cull(run *r, rfi_tune_trial **field, uint32_t rounds_done)
 {
-    size_t n = running(w, field);
+    rfi_sweep *w = r->w;
+    size_t n = collect(r, RFI_RUNNING, field);
     if (n == 0)
         return;
     qsort(field, n, sizeof *field, faster);
@@ -199,23 +203,23 @@ static double sample_ns(const run *r, size_t n, uint32_t rounds)
     return each < SAMPLE_NS_MIN ? SAMPLE_NS_MIN : each > SAMPLE_NS_MAX ? SAMPLE_NS_MAX : each;
 }
 
-static rf_result rounds(run *r, rfi_tune_trial **field, double until, double *scratch,
-                        rf_error *err)
+static rf_result rounds(run *r, rfi_tune_trial **field, double *scratch, rf_error *err)
 {
     uint32_t n_rounds = r->w->session->options.rounds;
-    size_t n = running(r->w, field);
+    size_t n = collect(r, RFI_RUNNING, field);
     rf_result rc = RF_OK, db = RF_OK;
-    for (uint32_t k = 0; k < n_rounds && rc == RF_OK && db == RF_OK && !out_of_time(r); k++) {
-        if (k == 1)
-            r->until = until;
+    for (uint32_t k = 0; k < n_rounds && rc == RF_OK && db == RF_OK; k++) {
+        r->until = k == 0 ? r->first_round_until : r->rounds_until;
+        if (out_of_time(r))
+            break;
         double ns = k == 0 ? PILOT_NS : sample_ns(r, n, n_rounds);
         rc = round_of(r, field, ns, scratch, err);
         if (rc == RF_OK && !out_of_time(r))
-            cull(r->w, field, k + 1);
+            cull(r, field, k + 1);
         if (rc == RF_OK)
             db = rfi_sweep_record(r->w, err);
     }
-    n = running(r->w, field);
+    n = collect(r, RFI_RUNNING, field);
     for (size_t i = 0; i < n; i++) {
         if (field[i]->n)
             rfi_sweep_settle(r->w, field[i], RFI_OK);
@@ -225,13 +229,13 @@ static rf_result rounds(run *r, rfi_tune_trial **field, double until, double *sc
     return rc != RF_OK ? rc : db;
 }
 
-static rf_result prepare_run(run *r, rf_error *err)
+static rf_result check_all(run *r, rfi_tune_trial **field, rf_error *err)
 {
     rfi_answer a;
     rfi_order o = {.kind = RFI_ORDER_SHAPE};
     rf_result rc = give(r, &o, NULL, &a, err);
     if (rc == RF_OK)
-        rc = check(r, err);
+        rc = check(r, field, err);
     if (rc != RF_OK)
         return rc;
     o = (rfi_order){.kind = RFI_ORDER_SETTLE, .seed = draw(r)};
@@ -259,18 +263,26 @@ static void count(rfi_sweep *w, const rfi_tune_trial *t)
     }
 }
 
-/* A first round of all is worth twice the shape's part of the budget, but not the other shapes'. */
-static double first_round_until(const rfi_session *s, double until)
+/* Checks and a first round may take twice the shape's part of the budget, half of it each: every
+ * shape has something to decide by, and none eats the others' part. */
+static run plan_run(rfi_sweep *w, double until, double done, double share)
 {
-    double end = s->start + s->options.budget_ms * 1e-3, late = 2 * until - rfi_seconds();
-    return late < end ? late : end;
+    const rfi_session *s = w->session;
+    double now = rfi_seconds(), end = s->start + s->options.budget_ms * 1e-3;
+    double twice = now + 2 * (until - now), first = twice < end ? twice : end;
+    return (run){.w = w,
+                 .until = now + (first - now) / 2,
+                 .first_round_until = first,
+                 .rounds_until = until,
+                 .done = done,
+                 .share = share,
+                 .random = (s->options.seed ^ (w->shape + 1)) | 1};
 }
 
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err)
 {
     const rfi_session *s = w->session;
-    run r = {.w = w, .until = first_round_until(s, until), .done = done, .share = share};
-    r.random = (s->options.seed ^ (w->shape + 1)) | 1;
+    run r = plan_run(w, until, done, share);
     w->planned = (double)w->missing + samples_planned(w->missing, s->options.rounds);
     rfi_tune_trial **field = calloc(w->n + 1, sizeof *field);
     double *scratch = calloc(s->options.rounds, sizeof *scratch);
@@ -278,11 +290,11 @@ rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, r
     if (!field || !scratch)
         rc = rfi_fail(err, RF_E_MEMORY, 0, "tune", "no memory for %zu candidates", w->n);
     if (rc == RF_OK && w->missing)
-        rc = prepare_run(&r, err);
+        rc = check_all(&r, field, err);
     if (rc == RF_OK && w->missing)
         rc = rfi_sweep_record(w, err);
     if (rc == RF_OK && w->missing)
-        rc = rounds(&r, field, until, scratch, err);
+        rc = rounds(&r, field, scratch, err);
     if (rc == RF_OK)
         rc = rfi_sweep_finish(w, err);
     for (size_t i = 0; i < w->n; i++)

@@ -5,6 +5,13 @@
 
 #include "tune/session.h"
 
+typedef enum rfi_trial_state {
+    RFI_MISSING,
+    RFI_RUNNING, /* right, being measured */
+    RFI_SETTLED, /* outcome is known, not yet recorded */
+    RFI_RECORDED
+} rfi_trial_state;
+
 typedef struct rfi_tune_trial {
     const rf_variant *variant;
     uint32_t grid;
@@ -13,7 +20,7 @@ typedef struct rfi_tune_trial {
     uint32_t n;
     uint32_t order_index; /* position in its latest round */
     int known;            /* from an earlier session */
-    enum { RFI_MISSING, RFI_RUNNING, RFI_SETTLED, RFI_RECORDED } state;
+    rfi_trial_state state;
     rfi_measurement result; /* from SETTLED on */
 } rfi_tune_trial;
 

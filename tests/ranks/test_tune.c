@@ -171,7 +171,6 @@ static rank_comm open_comm(int rank, int world, const char *db)
     config.packs = packs;
     config.n_packs = 1;
     config.capacity_bytes = 1 << 20;
-    find_honest();
     if (rank == 0 && db) {
         path_of(db, path);
         rf_store_open(path, NULL, 0, &c.store, &err);
@@ -264,6 +263,12 @@ static void test_without_a_store_the_winner_is_used(void **state)
 {
     (void)state;
     RANKS_ASSERT(ranks_run(2, bad_candidates, NULL, NULL));
+}
+
+static void test_ranks_may_be_threads(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run_threads(2, bad_candidates, NULL, NULL));
 }
 
 static void graph_mode(int rank, int world, void *arg)
@@ -552,9 +557,11 @@ static void test_what_the_budget_left_out_is_measured_next_time(void **state)
 
 int main(void)
 {
+    find_honest();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_candidates_are_excluded_on_all_ranks),
         cmocka_unit_test(test_without_a_store_the_winner_is_used),
+        cmocka_unit_test(test_ranks_may_be_threads),
         cmocka_unit_test(test_graph_shapes_are_measured_by_replay),
         cmocka_unit_test(test_a_warm_database_answers_without_measuring),
         cmocka_unit_test(test_forced_sessions_measure_again_and_decide_the_same),

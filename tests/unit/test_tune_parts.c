@@ -150,9 +150,9 @@ static void test_a_changed_input_is_found_unless_in_place(void **state)
     uint64_t index;
     open_filled(&d, RF_F32);
     sum_rightly(&d, d.out);
-    d.in[4 * 70000] ^= 1;
+    d.in[4 * (RFI_PERIOD + 1000)] ^= 1;
     assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_INPUT);
-    assert_int_equal(index, 70000);
+    assert_int_equal(index, RFI_PERIOD + 1000);
     assert_int_equal(rfi_data_judge(&d, 1, &index), RFI_DATA_RIGHT);
     rfi_data_close(&d);
 }
