@@ -15,8 +15,9 @@
 #include "core/hash.h"
 #include "core/socket.h"
 
-#define MAGIC    0x72666831u /* "rfh1" */
-#define HELLO_MS 1000        /* how long one connection may keep a rank from accepting the next */
+#define MAGIC      0x72666831u /* "rfh1" */
+#define CONNECT_MS 10000
+#define HELLO_MS   1000 /* how long one connection may keep a rank from accepting the next */
 
 /* What a rank says about itself. Fixed size, no padding; texts are terminated. */
 typedef struct facts {
@@ -267,12 +268,17 @@ static rf_result connect_all(rfi_control *c, int listener, const facts *all, uin
 
 /* ---- step 3: verdict ---- */
 
-/* A rank that merely waited in vain knows less than one that saw what went wrong. */
+/* A rank that merely waited in vain, or saw another leave, knows less than the one that failed. */
+static int insight(const verdict *v)
+{
+    return v->code == RF_OK ? 0 : v->code == RF_E_TIMEOUT ? 1 : v->code == RF_E_PEER ? 2 : 3;
+}
+
 static rf_result judge(const verdict *all, int world, rf_error *err)
 {
     int worst = -1;
     for (int r = 0; r < world; r++)
-        if (all[r].code && (worst < 0 || all[worst].code == RF_E_TIMEOUT))
+        if (insight(&all[r]) > (worst < 0 ? 0 : insight(&all[worst])))
             worst = r;
     if (worst < 0)
         return RF_OK;
@@ -287,7 +293,6 @@ static rf_result meet(rfi_control *c, const rf_bootstrap *boot, int *listener, r
 {
     facts own, all[RF_MAX_WORLD];
     rf_error local = {.text = ""};
-    uint64_t deadline = rfi_deadline(timeout_ms);
     state_facts(&own, c->rank, c->world);
     if (!mine) {
         mine = listen_somewhere(&own, listener, &local);
@@ -305,10 +310,16 @@ static rf_result meet(rfi_control *c, const rf_bootstrap *boot, int *listener, r
     verdict said = {.code = RF_OK}, heard[RF_MAX_WORLD];
     for (int r = 0; r < c->world; r++)
         all[r].name[sizeof all[r].name - 1] = 0;
-    said.code = (int32_t)connect_all(c, *listener, all, deadline, &local);
+    /* Everybody is here, so this takes no time; half of it leaves the other half for the verdict.
+     */
+    uint32_t soon = timeout_ms / 2 < CONNECT_MS ? timeout_ms / 2 : CONNECT_MS;
+    said.code = (int32_t)connect_all(c, *listener, all, rfi_deadline(soon), &local);
     said.blame = local.rank;
-    if (said.code)
+    if (said.code) {
         snprintf(said.text, sizeof said.text, "%.*s", (int)sizeof said.text - 1, local.text);
+        rfi_socket_close(listener); /* whoever waits for our answer sees the end at once */
+        rfi_control_close(c);
+    }
     for (int r = 0; r < c->world; r++)
         memcpy(c->token[r], all[r].token, RFI_TOKEN);
     bad = allgather(boot, &said, heard, sizeof said, timeout_ms, err);
