@@ -203,17 +203,60 @@ static void draw(report *r, const points *p, int *number)
     }
 }
 
-/* The measured winners of one host, dtype and mode: a curve for each world. */
-static void curves(report *r, const char *hw, const char *dtype, const char *mode, int *number)
+typedef struct host_list {
+    struct {
+        char hw[RFI_HEX], machine[400];
+    } at[64];
+    size_t n;
+} host_list;
+
+/* A fingerprint is of a group of ranks; groups of one machine have the lines of rank 0 in common:
+ * "r0.cpus=2" ... becomes "cpus=2, ...". */
+static void machine_of(const char *hw_text, char *out, size_t size)
+{
+    size_t used = 0;
+    for (const char *line = hw_text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        size_t n = strcspn(line, "\n");
+        if (strncmp(line, "r0.", 3) == 0 && used + n < size)
+            used += (size_t)snprintf(out + used, size - used, "%s%.*s", used ? ", " : "",
+                                     (int)(n - 3), line + 3);
+    }
+    out[used < size ? used : size - 1] = 0;
+}
+
+static void one_host(void *ctx, sqlite3_stmt *row)
+{
+    host_list *list = ctx;
+    if (list->n == sizeof list->at / sizeof *list->at)
+        return;
+    snprintf(list->at[list->n].hw, RFI_HEX, "%s", rf_cli_column(row, 0));
+    machine_of(rf_cli_column(row, 1), list->at[list->n].machine, sizeof list->at->machine);
+    list->n++;
+}
+
+/* The next group of ranks on the same machine as `first`; n = no more. */
+static size_t next_on_machine(const host_list *hosts, size_t first, size_t from)
+{
+    while (from < hosts->n && strcmp(hosts->at[from].machine, hosts->at[first].machine) != 0)
+        from++;
+    return from;
+}
+
+/* The fastest of one machine, dtype and mode: a curve for each world. */
+static void curves(report *r, const host_list *hosts, size_t first, const char *dtype,
+                   const char *mode, int *number)
 {
     static const char sql[] =
         "SELECT world, rows * hidden * CASE dtype WHEN 'f32' THEN 4 ELSE 2 END AS bytes, "
         "min(median_us) FROM measurements WHERE outcome = 'ok' AND hw_fp = ?1 AND dtype = ?2 AND "
         "mode = ?3 GROUP BY world, bytes ORDER BY world, bytes";
-    const char *const texts[] = {hw, dtype, mode};
     points p = {.r = r};
     unsigned total = 0;
-    r->rc = rf_cli_db_query(&r->db, sql, 3, texts, one_point, &p, &r->err);
+    for (size_t h = first; h < hosts->n && r->rc == RF_OK;
+         h = next_on_machine(hosts, first, h + 1)) {
+        const char *const texts[] = {hosts->at[h].hw, dtype, mode};
+        r->rc = rf_cli_db_query(&r->db, sql, 3, texts, one_point, &p, &r->err);
+    }
     for (int w = 1; w <= MAX_WORLD; w++) {
         total += p.counts[w];
         if (p.file[w] && fclose(p.file[w]) != 0)
@@ -226,33 +269,23 @@ static void curves(report *r, const char *hw, const char *dtype, const char *mod
     fputs("</div>\n", r->page);
 }
 
-typedef struct host_list {
-    char hw[64][RFI_HEX];
-    size_t n;
-} host_list;
-
-static void one_host(void *ctx, sqlite3_stmt *row)
-{
-    host_list *list = ctx;
-    if (list->n < sizeof list->hw / sizeof *list->hw)
-        snprintf(list->hw[list->n++], RFI_HEX, "%s", rf_cli_column(row, 0));
-}
-
 static void all_curves(report *r)
 {
     static const char *const modes[] = {"eager", "graph"};
     host_list hosts = {.n = 0};
     int number = 0;
     if (r->rc == RF_OK)
-        r->rc = rf_cli_db_query(&r->db, "SELECT hw_fp FROM host ORDER BY hw_fp", 0, NULL, one_host,
-                                &hosts, &r->err);
+        r->rc = rf_cli_db_query(&r->db, "SELECT hw_fp, hw_text FROM host ORDER BY hw_fp", 0, NULL,
+                                one_host, &hosts, &r->err);
     for (size_t h = 0; h < hosts.n && r->rc == RF_OK; h++) {
-        fputs("<h2>Curves of hardware ", r->page);
-        escaped(r->page, hosts.hw[h]);
-        fputs("</h2>\n<p>The fastest candidate at each size.</p>\n", r->page);
+        if (next_on_machine(&hosts, h, 0) != h)
+            continue; /* drawn with the first of its machine */
+        fputs("<h2>Curves</h2>\n<p>The fastest candidate at each size, on ", r->page);
+        escaped(r->page, hosts.at[h].machine);
+        fputs("</p>\n", r->page);
         for (int d = 0; rf_dtype_name((rf_dtype)d) && r->rc == RF_OK; d++)
             for (size_t m = 0; m < 2 && r->rc == RF_OK; m++)
-                curves(r, hosts.hw[h], rf_dtype_name((rf_dtype)d), modes[m], &number);
+                curves(r, &hosts, h, rf_dtype_name((rf_dtype)d), modes[m], &number);
     }
 }
 
