@@ -1,0 +1,462 @@
+/* The public interface on GPUs, as processes and as threads. Run by hand where there are GPUs:
+ *
+ *     generated/host/test/test_gpu [-w WORLD] [-t] [name ...]
+ *
+ * WORLD defaults to 2; more ranks than GPUs share them (then MPS has to run). -t: ranks are
+ * threads.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gpu/gpu.h"
+
+#define CAPACITY (4u << 20)
+
+static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16};
+static const uint64_t counts[] = {1, 2, 7, 8, 9, 31, 64, 1000, 4096, 4099, 65541, 300001};
+#define N(array) (sizeof(array) / sizeof *(array))
+
+static void call(gpu *g, rf_comm *comm, int in_place, rf_dtype dtype, uint64_t count,
+                 uint64_t offset)
+{
+    size_t size = rf_dtype_size(dtype);
+    CUdeviceptr out = g->out + offset * size, in = in_place ? out : g->in + offset * size;
+    rf_result result = rf_all_reduce(comm, 0, (void *)(uintptr_t)in, (void *)(uintptr_t)out, count,
+                                     dtype, g->stream);
+    RANK_CHECK(result == RF_OK, "%s", rf_comm_error(comm)->text);
+}
+
+/* ---- what the plans give, eager and replayed ---- */
+
+static void sums(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    rf_comm *comm = gpu_comm(&g, "sums", &config);
+    rf_error err = {0};
+    uint64_t seed = 1;
+    for (size_t d = 0; d < N(dtypes); d++) {
+        if (!rf_supports(comm, &(rf_shape){.dtype = dtypes[d], .rows = 1, .hidden = 8}))
+            continue;
+        for (size_t c = 0; c < N(counts); c++) {
+            rf_shape shape = {.dtype = dtypes[d], .mode = RF_GRAPH, .rows = 1, .hidden = counts[c]};
+            if (c % 2)
+                RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+            for (int in_place = 0; in_place < 2; in_place++)
+                for (uint64_t offset = 0; offset < 4; offset += 3) {
+                    gpu_fill(&g, dtypes[d], counts[c], offset, seed++);
+                    if (in_place)
+                        gpu_in_place(&g, dtypes[d], counts[c], offset);
+                    call(&g, comm, in_place, dtypes[d], counts[c], offset);
+                    gpu_wait(&g, comm);
+                    gpu_check(&g, dtypes[d], counts[c], offset, in_place ? "in place" : "eager");
+                }
+        }
+    }
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
+/* ---- every variant of the pack, with several grids ---- */
+
+static void variants(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    config.flags |= RF_DEPENDENT;
+    rf_comm *comm = gpu_comm(&g, "variants", &config);
+    rf_error err = {0};
+    uint64_t seed = 1, done = 0;
+    for (size_t i = 0; i < rfi_variant_count(comm); i++) {
+        const rf_variant *v = rfi_variant_at(comm, i);
+        for (size_t c = i % 3; c < N(counts); c += 3) {
+            rf_shape shape = {.dtype = (rf_dtype)v->dtype, .rows = 1, .hidden = counts[c]};
+            if (rfi_refusal(comm, v, &shape))
+                continue;
+            uint64_t bytes = counts[c] * rf_dtype_size(shape.dtype);
+            uint32_t grids[] = {1, 3, rfi_usual_grid(comm, v, bytes)};
+            uint32_t grid =
+                grids[(i + c) % 3] < comm->max_grid ? grids[(i + c) % 3] : comm->max_grid;
+            uint64_t offset = (i + c) % 2;
+            gpu_fill(&g, shape.dtype, counts[c], offset, seed++);
+            CUdeviceptr at = offset * rf_dtype_size(shape.dtype);
+            rf_result result =
+                rfi_launch(comm, 0, v, grid, (void *)(uintptr_t)(g.in + at),
+                           (void *)(uintptr_t)(g.out + at), counts[c], shape.dtype, g.stream);
+            RANK_CHECK(result == RF_OK, "%s: %s", v->name, rf_comm_error(comm)->text);
+            gpu_wait(&g, comm);
+            gpu_check(&g, shape.dtype, counts[c], offset, v->name);
+            done++;
+        }
+    }
+    if (rank == 0)
+        printf("  %zu variants, %llu calls\n", rfi_variant_count(comm), (unsigned long long)done);
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
+/* ---- graphs of an odd number of calls, replayed, with eager calls between ---- */
+
+#define CALLS   7
+#define REPLAYS 300
+
+/* In place, every call multiplies what is equal on all ranks by `world`; 1, then world, ...
+ * overflows: a call out of place from the input starts over. */
+static void replays(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    rf_comm *comm = gpu_comm(&g, "replays", &config);
+    rf_error err = {0};
+    for (size_t c = 6; c < N(counts); c++) {
+        rf_shape shape = {.dtype = RF_BF16, .mode = RF_GRAPH, .rows = 1, .hidden = counts[c]};
+        RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+        gpu_fill(&g, RF_BF16, counts[c], 0, c);
+        CUgraph graph;
+        CUgraphExec exec;
+        rf_channel_rebind(comm, 0);
+        DRIVER(&g, cuStreamBeginCapture(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        for (int i = 0; i < CALLS; i++)
+            call(&g, comm, 0, RF_BF16, counts[c], 0);
+        DRIVER(&g, cuStreamEndCapture(g.stream, &graph));
+        DRIVER(&g, cuGraphInstantiateWithFlags(&exec, graph, 0));
+        rf_channel_rebind(comm, 0);
+        for (int i = 0; i < REPLAYS; i++) {
+            DRIVER(&g, cuGraphLaunch(exec, g.stream));
+            if (i % 3 == 1)
+                call(&g, comm, 0, RF_BF16, counts[c], 0);
+        }
+        gpu_wait(&g, comm);
+        gpu_check(&g, RF_BF16, counts[c], 0, "replayed");
+        DRIVER(&g, cuGraphExecDestroy(exec));
+        DRIVER(&g, cuGraphDestroy(graph));
+    }
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
+/* ---- bad luck ---- */
+
+static rf_health wait_ill(const rf_comm *comm, double seconds)
+{
+    rf_health health = {0};
+    double until = gpu_seconds() + seconds;
+    while (health.code == RF_OK && gpu_seconds() < until)
+        rf_comm_check(comm, &health);
+    return health;
+}
+
+static void faults(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    config.deadline_ms = 100;
+    rf_comm *comm = gpu_comm(&g, "faults", &config);
+    rf_error err = {0};
+    rf_health health;
+
+    /* the last rank stays away */
+    gpu_fill(&g, RF_BF16, 4096, 0, 1);
+    rank_barrier();
+    double start = gpu_seconds();
+    if (rank != world - 1) {
+        call(&g, comm, 0, RF_BF16, 4096, 0);
+        health = wait_ill(comm, 5);
+        RANK_CHECK(health.code == RF_E_TIMEOUT && health.culprit == world - 1, "%s, culprit %d",
+                   rf_strerror(health.code), health.culprit);
+        DRIVER(&g, cuStreamSynchronize(g.stream));
+        if (rank == 0)
+            printf("  deadline of 100 ms: idle after %.0f ms\n", (gpu_seconds() - start) * 1e3);
+        rf_result result = rf_all_reduce(comm, 0, (void *)(uintptr_t)g.in, (void *)(uintptr_t)g.out,
+                                         4096, RF_BF16, g.stream);
+        RANK_CHECK(result == RF_E_TIMEOUT || result == RF_E_POISONED, "%s", rf_strerror(result));
+    }
+    rank_barrier();
+    RANK_CHECK(rf_comm_reset(comm, 5000, &err) == RF_OK, "%s", err.text);
+    gpu_fill(&g, RF_BF16, 4096, 0, 2);
+    call(&g, comm, 0, RF_BF16, 4096, 0);
+    gpu_wait(&g, comm);
+    gpu_check(&g, RF_BF16, 4096, 0, "after the reset");
+
+    /* abort frees a kernel that waits */
+    rank_barrier();
+    if (rank == 0) {
+        call(&g, comm, 0, RF_BF16, 4096, 0);
+        rf_comm_abort(comm);
+        DRIVER(&g, cuStreamSynchronize(g.stream));
+    } else {
+        usleep(50000);
+        rf_result result = rf_all_reduce(comm, 0, (void *)(uintptr_t)g.in, (void *)(uintptr_t)g.out,
+                                         4096, RF_BF16, g.stream);
+        DRIVER(&g, cuStreamSynchronize(g.stream));
+        (void)result;
+    }
+    health = wait_ill(comm, 1);
+    RANK_CHECK(health.code == RF_E_ABORTED && health.culprit == 0, "%s, culprit %d",
+               rf_strerror(health.code), health.culprit);
+    rank_barrier();
+    RANK_CHECK(rf_comm_reset(comm, 5000, &err) == RF_OK, "%s", err.text);
+    gpu_fill(&g, RF_BF16, 1000, 0, 3);
+    call(&g, comm, 0, RF_BF16, 1000, 0);
+    gpu_wait(&g, comm);
+    gpu_check(&g, RF_BF16, 1000, 0, "after the second reset");
+
+    /* a graph from before a reset is refused */
+    CUgraph graph;
+    CUgraphExec exec;
+    rf_channel_rebind(comm, 0);
+    DRIVER(&g, cuStreamBeginCapture(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    call(&g, comm, 0, RF_BF16, 1000, 0);
+    DRIVER(&g, cuStreamEndCapture(g.stream, &graph));
+    DRIVER(&g, cuGraphInstantiateWithFlags(&exec, graph, 0));
+    RANK_CHECK(rf_comm_reset(comm, 5000, &err) == RF_OK, "%s", err.text);
+    rank_barrier();
+    DRIVER(&g, cuGraphLaunch(exec, g.stream));
+    DRIVER(&g, cuStreamSynchronize(g.stream));
+    health = wait_ill(comm, 1);
+    RANK_CHECK(health.code == RF_E_GENERATION, "%s", rf_strerror(health.code));
+    rank_barrier();
+
+    /* destroyed without close, with a kernel that still waits on rank 0 */
+    RANK_CHECK(rf_comm_reset(comm, 5000, &err) == RF_OK, "%s", err.text);
+    rank_barrier();
+    start = gpu_seconds();
+    if (rank == 0)
+        call(&g, comm, 0, RF_BF16, 1000, 0);
+    rf_comm_destroy(comm);
+    double took = gpu_seconds() - start;
+    RANK_CHECK(took < 1, "destroy took %.0f ms", took * 1e3);
+    DRIVER(&g, cuStreamSynchronize(g.stream));
+    rank_barrier();
+}
+
+static void killed(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    config.deadline_ms = 300;
+    rf_comm *comm = gpu_comm(&g, "killed", &config);
+    rf_error err = {0};
+    gpu_fill(&g, RF_BF16, 4096, 0, 1);
+    rank_barrier();
+    for (int i = 0; i < 100000; i++) {
+        if (rank == world - 1 && i == 3000)
+            raise(SIGKILL);
+        rf_result result = rf_all_reduce(comm, 0, (void *)(uintptr_t)g.in, (void *)(uintptr_t)g.out,
+                                         4096, RF_BF16, g.stream);
+        if (result != RF_OK)
+            break;
+    }
+    rf_health health = wait_ill(comm, 5);
+    RANK_CHECK(health.code == RF_E_TIMEOUT || health.code == RF_E_PEER, "%s",
+               rf_strerror(health.code));
+    RANK_CHECK(health.culprit == world - 1, "culprit %d", health.culprit);
+    DRIVER(&g, cuStreamSynchronize(g.stream));
+    RANK_CHECK(rf_comm_close(comm, 2000, &err) != RF_OK, "closed with a dead rank");
+    rf_comm_destroy(comm);
+    if (rank != 0)
+        return;
+    /* the survivor can go on */
+    g.world = 1;
+    rf_comm *alone = gpu_comm(&g, "alone", &config);
+    gpu_fill(&g, RF_BF16, 4096, 0, 2);
+    call(&g, alone, 0, RF_BF16, 4096, 0);
+    gpu_wait(&g, alone);
+    gpu_check(&g, RF_BF16, 4096, 0, "alone");
+    RANK_CHECK(rf_comm_close(alone, 2000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(alone);
+}
+
+static void refusals(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_bootstrap boot;
+    rf_error err = {0};
+    rf_comm *comm = NULL;
+    rf_config config = gpu_config(&g, CAPACITY);
+    config.flags = 0;
+    config.device = 0; /* all on one */
+    char name[64];
+    snprintf(name, sizeof name, "gpu-refusals-%d", gpu_session);
+    rf_bootstrap_socket(name, rank, world, &boot, &err);
+    rf_result result = rf_comm_create(&config, &boot, &comm, &err);
+    rf_bootstrap_free(&boot);
+    RANK_CHECK(result == RF_E_MISMATCH && strstr(err.text, "same device"), "%s: %s",
+               rf_strerror(result), err.text);
+    config.device = rank == 0 ? 99 : 0;
+    snprintf(name, sizeof name, "gpu-refusals2-%d", gpu_session);
+    rf_bootstrap_socket(name, rank, world, &boot, &err);
+    result = rf_comm_create(&config, &boot, &comm, &err);
+    rf_bootstrap_free(&boot);
+    RANK_CHECK(result != RF_OK && strstr(err.text, "config.device is 99"), "%s: %s",
+               rf_strerror(result), err.text);
+    if (rank == 0)
+        printf("  %s\n", err.text);
+    gpu_close(&g);
+}
+
+/* ---- time ---- */
+
+static double graph_us(gpu *g, rf_comm *comm, uint64_t count, int calls, int rounds)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    CUevent start, end;
+    double best = 1e9;
+    DRIVER(g, cuEventCreate(&start, 0));
+    DRIVER(g, cuEventCreate(&end, 0));
+    rf_channel_rebind(comm, 0);
+    DRIVER(g, cuStreamBeginCapture(g->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (int i = 0; i < calls; i++)
+        call(g, comm, 0, RF_BF16, count, 0);
+    DRIVER(g, cuStreamEndCapture(g->stream, &graph));
+    DRIVER(g, cuGraphInstantiateWithFlags(&exec, graph, 0));
+    rf_channel_rebind(comm, 0);
+    for (int i = 0; i < rounds; i++) {
+        float ms = 0;
+        rank_barrier();
+        DRIVER(g, cuGraphLaunch(exec, g->stream));
+        DRIVER(g, cuEventRecord(start, g->stream));
+        DRIVER(g, cuGraphLaunch(exec, g->stream));
+        DRIVER(g, cuEventRecord(end, g->stream));
+        gpu_wait(g, comm);
+        DRIVER(g, cuEventElapsedTime(&ms, start, end));
+        best = ms * 1e3 / calls < best ? ms * 1e3 / calls : best;
+    }
+    DRIVER(g, cuGraphExecDestroy(exec));
+    DRIVER(g, cuGraphDestroy(graph));
+    return best;
+}
+
+static void times(int rank, int world, void *arg)
+{
+    (void)arg;
+    double begin = gpu_seconds();
+    gpu g;
+    gpu_open(&g, rank, world, 64u << 20);
+    rank_barrier();
+    double opened = gpu_seconds();
+    rf_config config = gpu_config(&g, 64u << 20);
+    rf_comm *comm = gpu_comm(&g, "times", &config);
+    double created = gpu_seconds();
+    rf_error err = {0};
+    rf_shape shapes[16];
+    size_t n = 0;
+    for (uint64_t bytes = 2048; bytes <= 64u << 20; bytes *= 2)
+        shapes[n++] =
+            (rf_shape){.dtype = RF_BF16, .mode = RF_GRAPH, .rows = 1, .hidden = bytes / 2};
+    RANK_CHECK(rf_prepare(comm, 0, shapes, n, &err) == RF_OK, "%s", err.text);
+    double prepared = gpu_seconds();
+    call(&g, comm, 0, RF_BF16, 4096, 0);
+    gpu_wait(&g, comm);
+    double first = gpu_seconds();
+    if (rank == 0)
+        printf("  context %.1f ms, create %.1f ms, prepare %.1f ms, first call %.2f ms\n",
+               (opened - begin) * 1e3, (created - opened) * 1e3, (prepared - created) * 1e3,
+               (first - prepared) * 1e3);
+
+    /* the host's part of a call, against the driver's */
+    enum { BURST = 400 };
+    double ours = 1e9, bare = 1e9;
+    rf_plan_info info;
+    rf_plan_query(comm, 0, 4096, RF_BF16, &info);
+    const rf_variant *v = rfi_variant_by_name(comm, info.variant);
+    rf_params p = comm->channels[0].params;
+    p.in = (void *)(uintptr_t)g.in, p.out = (void *)(uintptr_t)g.out, p.count = 4096;
+    for (int k = 0; k < 20; k++) {
+        rank_barrier();
+        double t = gpu_seconds();
+        for (int i = 0; i < BURST; i++)
+            call(&g, comm, 0, RF_BF16, 4096, 0);
+        double took = gpu_seconds() - t;
+        ours = took < ours ? took : ours;
+        gpu_wait(&g, comm);
+        rank_barrier();
+        t = gpu_seconds();
+        for (int i = 0; i < BURST; i++) {
+            p.grid = info.grid;
+            comm->backend->launch(comm->device, v, &p, g.stream);
+        }
+        took = gpu_seconds() - t;
+        bare = took < bare ? took : bare;
+        gpu_wait(&g, comm);
+    }
+    if (rank == 0)
+        printf("  host: rf_all_reduce %.2f us, the launch alone %.2f us\n", ours / BURST * 1e6,
+               bare / BURST * 1e6);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bytes = shapes[i].hidden * 2;
+        double us = graph_us(&g, comm, shapes[i].hidden, bytes > 1u << 20 ? 20 : 100, 5);
+        rf_plan_query(comm, 0, shapes[i].hidden, RF_BF16, &info);
+        if (rank == 0)
+            printf("  %9llu bytes %8.2f us  %s, %u blocks, rung %d\n", (unsigned long long)bytes,
+                   us, info.variant, info.grid, (int)info.rung);
+    }
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
+static const struct {
+    const char *name;
+    rank_fn run;
+    int processes_only, spare; /* spare: GPUs must not be shared */
+} tests[] = {
+    {"refusals", refusals, 0, 0}, {"sums", sums, 0, 0},     {"variants", variants, 0, 0},
+    {"replays", replays, 0, 0},   {"faults", faults, 0, 0}, {"killed", killed, 1, 1},
+    {"times", times, 1, 1},
+};
+
+int main(int argc, char **argv)
+{
+    int world = 2, threads = 0, option, failed = 0;
+    while ((option = getopt(argc, argv, "w:t")) != -1)
+        if (option == 'w')
+            world = atoi(optarg);
+        else if (option == 't')
+            threads = 1;
+        else
+            return 2;
+    gpu_session = getpid();
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (size_t i = 0; i < N(tests); i++) {
+        int wanted = optind == argc;
+        for (int a = optind; a < argc; a++)
+            wanted |= strcmp(argv[a], tests[i].name) == 0;
+        if (!wanted || (threads && tests[i].processes_only))
+            continue;
+        ranks_options options = {.deadline_ms = 120000};
+        if (tests[i].run == killed)
+            options.may_die = 1u << (world - 1);
+        double start = gpu_seconds();
+        printf("%s, %d %s\n", tests[i].name, world, threads ? "threads" : "processes");
+        const char *text = threads ? ranks_run_threads(world, tests[i].run, NULL, &options)
+                                   : ranks_run(world, tests[i].run, NULL, &options);
+        printf("%s %s (%.1f s)\n", text ? "FAILED" : "passed", tests[i].name,
+               gpu_seconds() - start);
+        if (text)
+            printf("%s\n", text);
+        failed += text != NULL;
+    }
+    return failed != 0;
+}
