@@ -158,7 +158,8 @@ rf_result rfi_cpu_import(rfi_device *d, const rfi_memory *theirs, int same_proce
         return import_pointer(d, theirs, out, err);
     struct stat s;
     if (theirs->fd < 0 || fstat(theirs->fd, &s))
-        return rfi_fail(err, RF_E_MISMATCH, -1, "map", "no file descriptor arrived: is the limit of open files reached?");
+        return rfi_fail(err, RF_E_MISMATCH, -1, "map",
+                        "no file descriptor arrived: is the limit of open files reached?");
     if (s.st_size != (off_t)theirs->bytes)
         return rfi_fail(err, RF_E_MISMATCH, -1, "map",
                         "the shared memory that arrived has %lld bytes, expected %zu",

@@ -234,8 +234,8 @@ RF_API void rf_store_close(rf_store *store); /* NULL is fine */
 typedef struct rf_comm rf_comm;
 
 /* cuda: streams are CUstream (or cudaStream_t), pointers device memory of the comm's device. The
- * driver (libcuda.so.1, Linux 550 or newer) is opened by rf_comm_create; nothing of CUDA is needed to
- * build or link. */
+ * driver (libcuda.so.1, Linux 550 or newer) is opened by rf_comm_create; nothing of CUDA is needed
+ * to build or link. */
 typedef enum rf_backend_kind { RF_BACKEND_CPU = 0, RF_BACKEND_CUDA = 1 } rf_backend_kind;
 
 /* level: 0 error, 1 warning, 2 info. One line, no newline. Called from the thread that called the
@@ -246,11 +246,13 @@ typedef void (*rf_log_fn)(void *ctx, int level, const char *line);
 #define RF_REASSOC                                                                                 \
     1u /* admit tactics that sum in another order (results then depend on the tactic) */
 #define RF_LOSSY 2u /* admit tactics that round on the wire */
-/* cuda: admit tactics that are launched before the stream's previous kernel has ended and wait for it
- * on the device (programmatic dependent launch, from sm_90 on). The caller promises that every other
- * kernel launched so on the channel's stream waits likewise before it reads or writes memory. */
+/* cuda: admit tactics that are launched before the stream's previous kernel has ended and wait for
+ * it on the device (programmatic dependent launch, from sm_90 on). The caller promises that every
+ * other kernel launched so on the channel's stream waits likewise before it reads or writes memory.
+ */
 #define RF_DEPENDENT 4u
-/* cuda: several ranks on one GPU; as processes only under MPS (else each waits for its time slice). */
+/* cuda: several ranks on one GPU; as processes only under MPS (else each waits for its time slice).
+ */
 #define RF_SHARE_DEVICE 8u
 
 /* Begins with struct_size, so that fields can be added: start from RF_CONFIG_INIT. Zero means "the
@@ -276,9 +278,9 @@ typedef struct rf_config {
         .struct_size = sizeof(rf_config)                                                           \
     }
 
-/* Bytes that one rank will allocate for this config at this world size: shared memory (cpu), or device
- * memory (cuda: a little more than four times the capacity for each channel, in whole granules of the
- * driver, mostly 2 MiB). Pure. Errors: E_ARG. */
+/* Bytes that one rank will allocate for this config at this world size: shared memory (cpu), or
+ * device memory (cuda: a little more than four times the capacity for each channel, in whole
+ * granules of the driver, mostly 2 MiB). Pure. Errors: E_ARG. */
 RF_API rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_error *err);
 
 /* Collective transaction: capability, identity, allocation, mapping and a functional probe of every
@@ -471,7 +473,8 @@ RF_API rf_result rf_cpu_stream_delay(rf_cpu_stream *stream, uint32_t microsecond
     X(RANKFOLD_DISABLE, "1: rf_comm_create fails with E_BACKEND on all ranks")                     \
     X(RANKFOLD_DEADLINE_MS, "overrides rf_config.deadline_ms")                                     \
     X(RANKFOLD_BOOTSTRAP, "name for rf_bootstrap_env")                                             \
-    X(NCCL_P2P_DISABLE, "not 0: no stores between GPUs, so that the cuda backend refuses a world > 1")
+    X(NCCL_P2P_DISABLE,                                                                            \
+      "not 0: no stores between GPUs, so that the cuda backend refuses a world > 1")
 
 #ifdef __cplusplus
 }
