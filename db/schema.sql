@@ -1,9 +1,9 @@
 -- Rankfold tactic database, schema 1. SQLite 3.37 or newer (STRICT tables).
 --
 -- Facts are append-only: host, environment, variant, campaign, shape, measurement, sweep, finish. Each has a natural key, so
--- that two files merge as a union of sets. `decision` is derived: a pure fold over the facts (db/README.md), made again at any
--- time by `rankfold db check`. Hashes are XXH3-128 in lower-case hex, and the text that was hashed stands beside them.
--- Times of day are ISO-8601 UTC; durations are nanoseconds per call, the maximum over the ranks.
+-- that two files merge as a union of sets. `decision` is derived: a pure fold over the facts (db/README.md), verified by
+-- `rankfold db check` and made again by `rankfold db fold`. Hashes are XXH3-128 in lower-case hex, and the text that was hashed
+-- stands beside them. Times of day are ISO-8601 UTC; durations are nanoseconds per call, the maximum over the ranks.
 
 PRAGMA application_id = 1380664900; -- 'RKFD'
 PRAGMA user_version = 1;
@@ -284,7 +284,8 @@ WITH step AS (
     FROM sweep_best
     WINDOW w AS (PARTITION BY hw_fp, architecture, op, world, dtype, mode, rows, hidden ORDER BY started_utc, campaign)
 )
-SELECT substr(hw_fp, 1, 8) AS host, op, world, dtype, mode, rows, hidden, before_variant, round(before_ns / 1000, 3) AS before_us, variant AS now_variant,
+SELECT substr(hw_fp, 1, 8) AS host, op, world, dtype, mode, rows, hidden, before_variant,
+       round(before_ns / 1000, 3) AS before_us, variant AS now_variant,
        round(median_ns / 1000, 3) AS now_us, round(100 * (median_ns - before_ns) / before_ns, 1) AS slower_pct, before_utc,
        started_utc AS now_utc,
        CASE WHEN before_env_fp = env_fp THEN 'same environment' ELSE 'other environment' END AS environment, hw_fp, campaign
@@ -294,7 +295,8 @@ ORDER BY slower_pct DESC;
 
 -- What is measured of each kind of call, and how much was begun and never completed.
 CREATE VIEW coverage AS
-SELECT substr(c.hw_fp, 1, 8) AS host, c.architecture, s.op, s.world, s.dtype, s.mode, s.hidden, count(DISTINCT s.rows) AS sizes,
+SELECT substr(c.hw_fp, 1, 8) AS host, c.architecture, s.op, s.world, s.dtype, s.mode, s.hidden,
+       count(DISTINCT s.rows) AS sizes,
        min(s.bucket_bytes) AS from_bytes, max(s.bucket_bytes) AS to_bytes, count(w.campaign) AS sweeps,
        count(*) - count(w.campaign) AS incomplete, max(c.started_utc) AS last_tuned_utc, c.hw_fp
 FROM shape s
