@@ -172,7 +172,7 @@ static void print_row(const rf_comm *comm, const rf_shape *s, const result *r)
 {
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
-    rf_plan_query(comm, TIMED, s->rows * s->hidden, s->dtype, &plan);
+    rf_plan_query(comm, TIMED, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s, %u KiB steps%s%s%s\n",
            rf_cli_mark(r->verdict == RF_OK), rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), r->median, r->p10, r->p90,
@@ -185,7 +185,7 @@ static void print_row(const rf_comm *comm, const rf_shape *s, const result *r)
 static void print_json(const rf_comm *comm, const rf_shape *s, const result *r, int first)
 {
     rf_plan_info plan = {0};
-    rf_plan_query(comm, TIMED, s->rows * s->hidden, s->dtype, &plan);
+    rf_plan_query(comm, TIMED, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s\n  {\"dtype\": \"%s\", \"rows\": %llu, \"hidden\": %llu, \"mode\": \"%s\", "
            "\"bytes\": %llu, \"right\": %s, \"median_us\": %.4f, \"p10_us\": %.4f, "
            "\"p90_us\": %.4f, \"gb_per_s\": %.4f, \"noise\": %.4f, \"calls_per_sample\": %u, "

@@ -174,7 +174,7 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
 {
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
-    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, &plan);
+    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s   %-18s %8s  %s, %u KiB steps\n%14s%s%s%s\n", rf_cli_mark(verdict == RF_OK),
            rf_cli_shape_text(s, shape), rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes),
            plan.fallback ? "the caller's own collective" : plan.variant, plan.grid, "",

@@ -84,7 +84,7 @@ static void print_plan(const rf_comm *comm, const rf_shape *s)
 {
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
-    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, &plan);
+    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s, %s, %d ranks\n", rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), rf_comm_world(comm));
     printf("  plan    %s%s%s, %u KiB steps\n", rf_cli_style_of(RF_CLI_BOLD),

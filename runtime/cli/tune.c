@@ -12,7 +12,7 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
 {
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
-    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, &plan);
+    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s %-22s %9s  ", rf_cli_mark(verdict == RF_OK), rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes));
     if (plan.median_us > 0 && plan.rung < RF_RUNG_NEAREST)

@@ -438,9 +438,9 @@ rf_result rfi_class_plans(rf_comm *comm, rf_error *err)
 }
 
 rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dtype dtype,
-                        rf_plan_info *out)
+                        rf_mode mode, rf_plan_info *out)
 {
-    if (!comm || !out || !count)
+    if (!comm || !out || !count || (mode != RF_EAGER && mode != RF_GRAPH))
         return RF_E_ARG;
     if (channel < 0 || (uint32_t)channel >= comm->n_channels)
         return RF_E_CHANNEL;
@@ -450,7 +450,7 @@ rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dty
         return RF_E_CAPACITY;
     rfi_path path;
     const rfi_plan *plan =
-        rfi_plan_resolve(comm, &comm->channels[channel], dtype, RF_EAGER, count, &path);
+        rfi_plan_resolve(comm, &comm->channels[channel], dtype, mode, count, &path);
     if (!plan)
         return RF_E_VARIANT;
     memset(out, 0, sizeof *out);

@@ -346,7 +346,7 @@ typedef enum rf_rung {
 
 RF_API const char *rf_rung_text(rf_rung rung);
 
-/* What a call of `count` elements would do, and why. */
+/* What a call of `count` elements would do, eager or captured, and why. */
 typedef struct rf_plan_info {
     char variant[96]; /* name */
     uint32_t grid;
@@ -356,7 +356,7 @@ typedef struct rf_plan_info {
     char reason[256]; /* one line: key, rung, what is stale, what to run */
 } rf_plan_info;
 RF_API rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dtype dtype,
-                               rf_plan_info *out);
+                               rf_mode mode, rf_plan_info *out);
 
 /* ---- health and ends ---- */
 

@@ -379,7 +379,7 @@ static void times(int rank, int world, void *arg)
     enum { BURST = 400 };
     double ours = 1e9, bare = 1e9;
     rf_plan_info info;
-    rf_plan_query(comm, 0, 4096, RF_BF16, &info);
+    rf_plan_query(comm, 0, 4096, RF_BF16, RF_EAGER, &info);
     const rf_variant *v = rfi_variant_by_name(comm, info.variant);
     rf_params p = comm->channels[0].params;
     p.in = (void *)(uintptr_t)g.in, p.out = (void *)(uintptr_t)g.out, p.count = 4096;
@@ -407,7 +407,7 @@ static void times(int rank, int world, void *arg)
     for (size_t i = 0; i < n; i++) {
         uint64_t bytes = shapes[i].hidden * 2;
         double us = graph_us(&g, comm, shapes[i].hidden, bytes > 1u << 20 ? 20 : 100, 5);
-        rf_plan_query(comm, 0, shapes[i].hidden, RF_BF16, &info);
+        rf_plan_query(comm, 0, shapes[i].hidden, RF_BF16, RF_EAGER, &info);
         if (rank == 0)
             printf("  %9llu bytes %8.2f us  %s, %u blocks, rung %d\n", (unsigned long long)bytes,
                    us, info.variant, info.grid, (int)info.rung);

@@ -53,7 +53,7 @@ static rf_result reduce(int rank, const char *name, rf_error *err)
         result = rf_prepare(comm, 0, &shape, 1, err);
     if (!result && (result = rf_all_reduce(comm, 0, inputs[rank], sum, COUNT, RF_F32, NULL)))
         *err = *rf_comm_error(comm);
-    if (!result && rank == 0 && !(result = rf_plan_query(comm, 0, COUNT, RF_F32, &plan)))
+    if (!result && rank == 0 && !(result = rf_plan_query(comm, 0, COUNT, RF_F32, RF_EAGER, &plan)))
         printf("plan: %s, grid %u: %s\n", plan.variant, plan.grid, plan.reason);
     if (!result)
         result = rf_comm_close(comm, 10000, err);

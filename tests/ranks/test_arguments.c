@@ -196,7 +196,7 @@ static void test_disabled(void **state)
         rf_plan_info info;
         rf_result prepared = rf_prepare(out, 0, &shape, 1, NULL);
         if (prepared == RF_OK) {
-            assert_int_equal(rf_plan_query(out, 0, 64, RF_F32, &info), RF_OK);
+            assert_int_equal(rf_plan_query(out, 0, 64, RF_F32, RF_EAGER, &info), RF_OK);
             assert_int_not_equal(info.rung, RF_RUNG_FORCED);
         }
         rf_comm_destroy(out);
@@ -290,11 +290,12 @@ static void test_queries(void **state)
     rf_plan_info info;
     rf_health health;
     char text[8];
-    assert_int_equal(rf_plan_query(NULL, 0, 1, RF_F32, &info), RF_E_ARG);
-    assert_int_equal(rf_plan_query(comm, 0, 1, RF_F32, NULL), RF_E_ARG);
-    assert_int_equal(rf_plan_query(comm, 0, 1, (rf_dtype)9, &info), RF_E_DTYPE);
-    assert_int_equal(rf_plan_query(comm, 3, 1, RF_F32, &info), RF_E_CHANNEL);
-    assert_int_equal(rf_plan_query(comm, 0, UINT64_MAX, RF_F32, &info), RF_E_CAPACITY);
+    assert_int_equal(rf_plan_query(NULL, 0, 1, RF_F32, RF_EAGER, &info), RF_E_ARG);
+    assert_int_equal(rf_plan_query(comm, 0, 1, RF_F32, RF_EAGER, NULL), RF_E_ARG);
+    assert_int_equal(rf_plan_query(comm, 0, 1, (rf_dtype)9, RF_EAGER, &info), RF_E_DTYPE);
+    assert_int_equal(rf_plan_query(comm, 0, 1, RF_F32, (rf_mode)7, &info), RF_E_ARG);
+    assert_int_equal(rf_plan_query(comm, 3, 1, RF_F32, RF_EAGER, &info), RF_E_CHANNEL);
+    assert_int_equal(rf_plan_query(comm, 0, UINT64_MAX, RF_F32, RF_EAGER, &info), RF_E_CAPACITY);
     assert_int_equal(rf_comm_check(NULL, &health), RF_E_ARG);
     assert_int_equal(rf_comm_check(comm, NULL), RF_E_ARG);
     assert_null(rf_comm_error(NULL));

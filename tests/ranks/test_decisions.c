@@ -55,7 +55,7 @@ static void fallback(int rank, int world, void *arg)
     const rf_shape shapes[] = {shape, {RF_ALL_REDUCE, RF_F32, RF_EAGER, 16, 256}};
     RANK_CHECK(rf_prepare(comm, 0, shapes, 2, &err) == RF_OK, "%s", err.text);
     rf_plan_info info;
-    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, &info) == RF_OK && info.fallback,
+    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, RF_EAGER, &info) == RF_OK && info.fallback,
                "no fallback: %s", info.reason);
 
     rf_cpu_stream *s;
@@ -104,7 +104,7 @@ static rf_plan_info plan_of(const rfi_backend *backend, const char *name, const 
         config.store = open_store(db);
     RANK_CHECK(!group_try(backend, name, &config, rank, world, &comm, &err), "%s", err.text);
     RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
-    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, &info) == RF_OK, "query");
+    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, RF_EAGER, &info) == RF_OK, "query");
     group_call(comm, 0, NULL, 0, RF_F32, N, 1, 0, 0);
     group_close(comm);
     rf_store_close(config.store);
@@ -132,7 +132,7 @@ static void tuned_elsewhere(int rank, int world, void *arg)
     rf_comm *comm = group_create(s->name[0], &config, rank, world);
     RANK_CHECK(rf_tune(comm, 0, &shape, 1, &options, NULL, &err) == RF_OK, "%s", err.text);
     rf_plan_info tuned;
-    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, &tuned) == RF_OK, "query");
+    RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, RF_EAGER, &tuned) == RF_OK, "query");
     group_close(comm);
     rf_store_close(config.store);
 

@@ -219,7 +219,8 @@ static rf_tune_summary tune(const rank_comm *c, const rf_shape *shapes, size_t n
 static rf_plan_info plan_of(const rank_comm *c, const rf_shape *shape)
 {
     rf_plan_info plan = {0};
-    rf_result rc = rf_plan_query(c->comm, 0, shape->rows * shape->hidden, shape->dtype, &plan);
+    rf_result rc =
+        rf_plan_query(c->comm, 0, shape->rows * shape->hidden, shape->dtype, shape->mode, &plan);
     RANK_CHECK(rc == RF_OK, "%s", rf_strerror(rc));
     return plan;
 }
