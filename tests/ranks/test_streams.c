@@ -27,7 +27,8 @@ static void fill(float *x, uint64_t call, int rank, uint64_t n)
 static void check(const float *x, uint64_t call, int world, uint64_t n, const char *what)
 {
     for (uint64_t i = 0; i < n; i++) {
-        float want = (float)(world * (int)(call % 1000 + i % 5) + 3 * world * (world - 1) / 2);
+        int sum = world * (int)(call % 1000 + i % 5) + 3 * world * (world - 1) / 2;
+        float want = (float)sum;
         RANK_CHECK(x[i] == want, "%s, call %llu: wrong data, element %llu is %g instead of %g",
                    what, (unsigned long long)call, (unsigned long long)i, (double)x[i],
                    (double)want);

@@ -25,13 +25,14 @@ static void variants(int rank, int world, void *arg)
     rf_config config = group_config();
     rf_comm *comm = group_create(arg, &config, rank, world);
     uint64_t seed = 1;
+    size_t step = world < 5 ? 2 : 4; /* what to expect costs world times world */
     for (size_t i = 0; i < rfi_variant_count(comm); i++) {
         const rf_variant *v = rfi_variant_at(comm, i);
         uint64_t unit = v->hidden ? v->hidden : 1;
         rf_shape shape = {.dtype = (rf_dtype)v->dtype, .rows = 1, .hidden = unit};
         if (rfi_refusal(comm, v, &shape))
             continue;
-        for (size_t c = i % 2; c < N_COUNTS; c += 2, seed++)
+        for (size_t c = i % step; c < N_COUNTS; c += step, seed++)
             group_call(comm, 0, v, 4, (rf_dtype)v->dtype, counts[c] * unit, seed, (int)seed % 5,
                        (int)(seed & 1));
     }
@@ -51,6 +52,7 @@ static void test_every_variant(void **state)
 static void plans(int rank, int world, void *arg)
 {
     rf_config config = group_config();
+    config.capacity_bytes = 100000;
     rf_comm *comm = group_create(arg, &config, rank, world);
     rf_error err = {0};
     uint64_t seed = 100;
