@@ -69,10 +69,12 @@ static void trouble(sqlite_store *s, layer *l)
     int rc = sqlite3_extended_errcode(l->db.handle);
     rf_result result = rfi_db_fail(l->db.handle, l->db.path, rc, "look up", &l->error);
     warn(s);
-    if (result == RF_E_DB_LOCKED)
+    if (result == RF_E_DB_LOCKED) {
         l->impatient = 1;
-    else
+        sqlite3_busy_timeout(l->db.handle, 0); /* the other rungs of this lookup don't wait again */
+    } else {
         rfi_db_close(&l->db);
+    }
 }
 
 /* Can the layer be asked? A file that was locked when it was opened is tried again. */
