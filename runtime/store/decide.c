@@ -240,8 +240,8 @@ rf_result rfi_decide_all(rfi_db *db, int write, uint64_t *changed, uint64_t *row
     static const rfi_sql lists[] = {RFI_SQL_KEYS, RFI_SQL_KEYS_ANY};
     for (size_t i = 0; i < 2; i++) {
         sqlite3_stmt *statement = rfi_db_sql(db, lists[i]);
-        int rc = statement ? SQLITE_ROW : sqlite3_errcode(db->handle);
-        while (statement && (rc = sqlite3_step(statement)) == SQLITE_ROW) {
+        int rc;
+        while ((rc = rfi_db_step(statement)) == SQLITE_ROW) {
             rfi_decision_key key;
             copy_text(key.hw, sizeof key.hw, statement, 0);
             copy_text(key.arch, sizeof key.arch, statement, 1);
@@ -258,7 +258,8 @@ rf_result rfi_decide_all(rfi_db *db, int write, uint64_t *changed, uint64_t *row
             }
         }
         if (rc != SQLITE_DONE)
-            return rfi_db_fail(db->handle, db->path, rc, "list the keys", err);
+            return rfi_db_fail(db->handle, db->path, sqlite3_extended_errcode(db->handle),
+                               "list the keys", err);
     }
     return RF_OK;
 }

@@ -99,7 +99,7 @@ rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSIO
     if (result)
         return result;
     for (int v = *from; v < RFI_DB_VERSION && result == RF_OK; v++)
-        if (v < 0 || !steps[v])
+        if (!steps[v])
             result = rfi_fail(err, RF_E_DB, -1, "database",
                               "%.300s: there is no way from schema %d to schema %d", path, *from,
                               RFI_DB_VERSION);

@@ -251,6 +251,9 @@ static rf_result identify(sqlite3 *handle, const char *path, int *version, rf_er
                         "%.300s: not a Rankfold database: application_id is 0x%08x, expected "
                         "0x%08x (RKFD)",
                         path, (unsigned)application, (unsigned)RFI_DB_APPLICATION);
+    if (*version < 0)
+        return rfi_fail(err, RF_E_DB_CORRUPT, -1, "database", "%.300s: has schema %d", path,
+                        *version);
     if (*version > RFI_DB_VERSION)
         return rfi_fail(err, RF_E_DB_NEWER, -1, "database",
                         "%.300s: has schema %d of a newer Rankfold; this one knows %d", path,

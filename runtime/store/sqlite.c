@@ -636,11 +636,11 @@ static rf_result finish_shape(rf_store *base, const rfi_key *key, rf_error *err)
 static rf_result end(rf_store *base, rf_error *err)
 {
     sqlite_store *s = self(base);
-    char now[RFI_UTC];
     if (!s->campaign[0])
         return rfi_fail(err, RF_E_ARG, -1, "database", "no campaign is open");
     rf_result result = rfi_db_begin(&s->overlay.db, WAIT_WRITE_MS, err);
     if (result == RF_OK) {
+        char now[RFI_UTC];
         rfi_utc_now(now);
         result = add_texts(s, RFI_SQL_ADD_FINISH, "finish the campaign", 2,
                            (const char *const[]){s->campaign, now}, err);

@@ -162,6 +162,14 @@ static void a_newer_schema(void **state)
     refused(path, "has schema 7 of a newer Rankfold; this one knows 1", RF_E_DB_NEWER);
 }
 
+static void a_negative_schema(void **state)
+{
+    (void)state;
+    const char *path = copy("negative.db");
+    change(path, "PRAGMA user_version = -3");
+    refused(path, "has schema -3", RF_E_DB_CORRUPT);
+}
+
 static void an_older_schema(void **state)
 {
     (void)state;
@@ -584,6 +592,7 @@ int main(void)
         cmocka_unit_test(an_empty_file),
         cmocka_unit_test(somebody_elses_database),
         cmocka_unit_test(a_newer_schema),
+        cmocka_unit_test(a_negative_schema),
         cmocka_unit_test(an_older_schema),
         cmocka_unit_test(a_truncated_file),
         cmocka_unit_test(a_file_cut_in_its_header),
