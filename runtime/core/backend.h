@@ -38,7 +38,8 @@ typedef struct rfi_group {
 } rfi_group;
 
 typedef struct rfi_stream_info {
-    uint64_t id; /* never reused within a process; NULL stream on cpu: the calling thread's */
+    uint64_t
+        id; /* not 0, never reused within a process; NULL stream on cpu: the calling thread's */
     int capturing;
 } rfi_stream_info;
 
@@ -77,9 +78,10 @@ typedef struct rfi_backend {
     /* Fills in what only the backend knows (host, host_ctx) for all launches of a channel. */
     void (*bind)(rfi_device *device, int channel, rf_params *params);
     /* `params` is copied before return. Synchronous on the NULL cpu stream, else asynchronous.
-     * E_POISONED: the channel was poisoned before; nothing ran. */
+     * E_POISONED: the channel was poisoned before; nothing ran. *err, whose text the caller has
+     * emptied, is for failures that are not the protocol's. */
     rf_result (*launch)(rfi_device *device, const rf_variant *variant, const rf_params *params,
-                        void *stream);
+                        void *stream, rf_error *err);
     void (*stream_info)(rfi_device *device, void *stream, rfi_stream_info *out);
     /* Host view of a region's poison word and fault record; no synchronisation. */
     void (*read_fault)(rfi_device *device, const unsigned char *region, uint32_t *poison,

@@ -49,18 +49,19 @@ static void describe(const rf_fault *f, const rfi_channel *channel, uint64_t cou
         snprintf(buf + used, size - (size_t)used, ")");
 }
 
-/* `result` is what the launch returned; E_POISONED = the channel was poisoned before it. Then, if
- * no kernel of ours has failed, a peer did it between two calls: the first call to notice gets the
- * cause. */
+/* `result` and `err` are what the launch gave; E_POISONED = the channel was poisoned before it.
+ * Then, if no kernel of ours has failed, a peer did it between two calls: the first call to notice
+ * gets the cause. */
 static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *channel, uint64_t count,
-                                               rf_result result)
+                                               rf_result result, const rf_error *err)
 {
     int index = (int)(channel - comm->channels);
     uint32_t poison;
     rf_fault fault;
     comm->backend->read_fault(comm->device, rfi_region(comm, comm->rank, index), &poison, &fault);
     if (!poison) /* not the protocol's: a queue without memory, say */
-        FAIL(comm, channel, result, comm->rank, "channel %d: %s", index, rf_strerror(result));
+        FAIL(comm, channel, result, comm->rank, "channel %d: %s", index,
+             err->text[0] ? err->text : rf_strerror(result));
     uint32_t code = fault.code ? fault.code : RF_POISON_CODE(poison);
     int culprit = (int)(fault.code ? fault.culprit : RF_POISON_CULPRIT(poison));
     const char *what = rfi_fault_text(code);
@@ -123,16 +124,16 @@ static void count_call(rfi_channel *channel, rfi_path path)
 }
 
 static rf_result issue(rf_comm *comm, rfi_channel *channel, const rfi_plan *plan, const void *in,
-                       void *out, uint64_t count, void *stream, uint64_t stream_id)
+                       void *out, uint64_t count, void *stream, const rfi_stream_info *s)
 {
-    if (__builtin_expect(channel->stream != stream_id, 0)) {
+    if (__builtin_expect(channel->stream != s->id, 0)) {
         if (channel->stream)
             FAIL(comm, channel, RF_E_STREAM, comm->rank,
-                 "channel %d belongs to stream %llu, this launch is on stream %llu; "
+                 "channel %d belongs to stream %llu, this launch is on stream %llu%s; "
                  "rf_channel_rebind hands it over",
                  (int)(channel - comm->channels), (unsigned long long)channel->stream,
-                 (unsigned long long)stream_id);
-        channel->stream = stream_id;
+                 (unsigned long long)s->id, s->capturing ? ", which is capturing" : "");
+        channel->stream = s->id;
     }
     rf_params p = channel->params;
     p.in = in;
@@ -140,8 +141,11 @@ static rf_result issue(rf_comm *comm, rfi_channel *channel, const rfi_plan *plan
     p.count = count;
     p.tag = plan->tag;
     p.grid = plan->grid;
-    rf_result result = comm->backend->launch(comm->device, plan->variant, &p, stream);
-    return __builtin_expect(result != RF_OK, 0) ? explain(comm, channel, count, result) : RF_OK;
+    rf_error err;
+    err.text[0] = 0;
+    rf_result result = comm->backend->launch(comm->device, plan->variant, &p, stream, &err);
+    return __builtin_expect(result != RF_OK, 0) ? explain(comm, channel, count, result, &err)
+                                                : RF_OK;
 }
 
 /* ---- public ---- */
@@ -189,7 +193,7 @@ rf_result rf_all_reduce(rf_comm *comm, int index, const void *in, void *out, uin
         return RF_FALLBACK;
     }
     count_call(channel, path);
-    return issue(comm, channel, plan, in, out, count, stream, s.id);
+    return issue(comm, channel, plan, in, out, count, stream, &s);
 }
 
 rf_result rfi_launch(rf_comm *comm, int index, const rf_variant *variant, uint32_t grid,
@@ -216,7 +220,7 @@ rf_result rfi_launch(rf_comm *comm, int index, const rf_variant *variant, uint32
     grid = grid < comm->max_grid ? grid : comm->max_grid;
     rfi_plan plan = {.variant = variant, .grid = grid, .tag = rfi_plan_tag(variant, grid)};
     count_call(channel, RFI_PATH_DIRECT);
-    return issue(comm, channel, &plan, in, out, count, stream, s.id);
+    return issue(comm, channel, &plan, in, out, count, stream, &s);
 }
 
 const rf_error *rf_comm_error(const rf_comm *comm)

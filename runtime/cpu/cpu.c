@@ -219,8 +219,9 @@ rf_result rfi_cpu_run(const rf_variant *variant, const rf_params *p)
 }
 
 static rf_result cpu_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
-                            void *stream)
+                            void *stream, rf_error *err)
 {
+    (void)err;
     if (!stream)
         return rfi_cpu_run(variant, params);
     return poison_of(params) ? RF_E_POISONED : rfi_cpu_enqueue(stream, d, variant, params);

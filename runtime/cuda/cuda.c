@@ -235,7 +235,7 @@ static rf_page *page_of(const rfi_device *d, const unsigned char *region)
 }
 
 static rf_result cuda_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
-                             void *stream)
+                             void *stream, rf_error *err)
 {
     const rf_page *page = params->host_ctx;
     if (__atomic_load_n(&page->poison, __ATOMIC_ACQUIRE))
@@ -260,17 +260,20 @@ static rf_result cuda_launch(rfi_device *d, const rf_variant *variant, const rf_
     d->driver->cuCtxPushCurrent(d->context);
     CUresult r = d->driver->cuLaunchKernelEx(&config, function, arguments, NULL);
     d->driver->cuCtxPopCurrent(&ours);
-    return r ? RF_E_SYSTEM : RF_OK;
+    return r ? rfi_cuda_fail(d, err, "call", "cuLaunchKernelEx", r) : RF_OK;
 }
 
+/* Asking a capturing stream for its id invalidates the capture. Its handle serves: it is not reused
+ * before the capture ends, and the way out of a capture is a rebind. */
 static void cuda_stream_info(rfi_device *d, void *stream, rfi_stream_info *out)
 {
-    unsigned long long id = 0;
+    unsigned long long id = (uintptr_t)stream | 1ull << 63;
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUcontext ours;
     d->driver->cuCtxPushCurrent(d->context);
-    d->driver->cuStreamGetId(stream, &id);
-    d->driver->cuStreamIsCapturing(stream, &status);
+    CUresult r = d->driver->cuStreamIsCapturing(stream, &status);
+    if (!r && status == CU_STREAM_CAPTURE_STATUS_NONE)
+        d->driver->cuStreamGetId(stream, &id);
     d->driver->cuCtxPopCurrent(&ours);
     *out = (rfi_stream_info){.id = id + 1, .capturing = status != CU_STREAM_CAPTURE_STATUS_NONE};
 }

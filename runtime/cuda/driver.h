@@ -139,6 +139,7 @@ enum { /* values of the driver's headers, by their names there */
     X(cuLibraryGetKernel, 12000, (CUkernel * kernel, CUlibrary library, const char *name))         \
     X(cuKernelGetFunction, 12000, (CUfunction * function, CUkernel kernel))                        \
     X(cuFuncLoad, 12040, (CUfunction function))                                                    \
+    X(cuLaunchHostFunc, 10000, (CUstream stream, void (*function)(void *), void *data))            \
     X(cuLaunchKernelEx, 11060,                                                                     \
       (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))            \
     X(cuStreamCreate, 2000, (CUstream * stream, unsigned int flags))                               \

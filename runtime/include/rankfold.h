@@ -300,7 +300,7 @@ RF_API int rf_comm_world(const rf_comm *comm);
  * At most config.channels. Errors: E_CHANNEL (all in use), E_MISMATCH, E_TIMEOUT, E_PEER. */
 RF_API rf_result rf_channel_open(rf_comm *comm, const char *name, int *channel, rf_error *err);
 /* Hands the channel to the next stream that launches on it. Local; the caller has ordered the
- * streams. */
+ * streams. On GPUs the same stream needs it on its way into and out of capture. */
 RF_API rf_result rf_channel_rebind(rf_comm *comm, int channel);
 
 /* Collective. Resolves shapes to plans: rank 0 decides (database, else class default), every rank

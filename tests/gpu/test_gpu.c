@@ -31,6 +31,24 @@ static void call(gpu *g, rf_comm *comm, int in_place, rf_dtype dtype, uint64_t c
     RANK_CHECK(result == RF_OK, "%s", rf_comm_error(comm)->text);
 }
 
+/* The channel changes hands on the way into and out of a capture. */
+static void capture_begin(gpu *g, rf_comm *comm)
+{
+    rf_channel_rebind(comm, 0);
+    DRIVER(g, cuStreamBeginCapture(g->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+}
+
+static CUgraphExec capture_end(gpu *g, rf_comm *comm)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    DRIVER(g, cuStreamEndCapture(g->stream, &graph));
+    DRIVER(g, cuGraphInstantiateWithFlags(&exec, graph, 0));
+    DRIVER(g, cuGraphDestroy(graph));
+    rf_channel_rebind(comm, 0);
+    return exec;
+}
+
 /* ---- what the plans give, eager and replayed ---- */
 
 static void sums(int rank, int world, void *arg)
@@ -111,8 +129,6 @@ static void variants(int rank, int world, void *arg)
 #define CALLS   7
 #define REPLAYS 300
 
-/* In place, every call multiplies what is equal on all ranks by `world`; 1, then world, ...
- * overflows: a call out of place from the input starts over. */
 static void replays(int rank, int world, void *arg)
 {
     (void)arg;
@@ -125,15 +141,10 @@ static void replays(int rank, int world, void *arg)
         rf_shape shape = {.dtype = RF_BF16, .mode = RF_GRAPH, .rows = 1, .hidden = counts[c]};
         RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
         gpu_fill(&g, RF_BF16, counts[c], 0, c);
-        CUgraph graph;
-        CUgraphExec exec;
-        rf_channel_rebind(comm, 0);
-        DRIVER(&g, cuStreamBeginCapture(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        capture_begin(&g, comm);
         for (int i = 0; i < CALLS; i++)
             call(&g, comm, 0, RF_BF16, counts[c], 0);
-        DRIVER(&g, cuStreamEndCapture(g.stream, &graph));
-        DRIVER(&g, cuGraphInstantiateWithFlags(&exec, graph, 0));
-        rf_channel_rebind(comm, 0);
+        CUgraphExec exec = capture_end(&g, comm);
         for (int i = 0; i < REPLAYS; i++) {
             DRIVER(&g, cuGraphLaunch(exec, g.stream));
             if (i % 3 == 1)
@@ -142,8 +153,155 @@ static void replays(int rank, int world, void *arg)
         gpu_wait(&g, comm);
         gpu_check(&g, RF_BF16, counts[c], 0, "replayed");
         DRIVER(&g, cuGraphExecDestroy(exec));
+    }
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
+/* States that every call hands over: the carrier gives its copy, the others zeros, so that all hold
+ * the state again, bit for bit, and a wrong word on the next carrier stays for good. Three states
+ * of three sizes against two slots: what an earlier call left in a slot is always something else.
+ */
+#define STATES  3
+#define LEGS    21
+#define MOST_US 200
+
+static uint32_t next_random(uint32_t *x)
+{
+    *x ^= *x << 13;
+    *x ^= *x >> 17;
+    return *x ^= *x << 5;
+}
+
+static void spin(void *us)
+{
+    double until = gpu_seconds() + (double)(uintptr_t)us * 1e-6;
+    while (gpu_seconds() < until)
+        ;
+}
+
+static void hand_over(gpu *g, rf_comm *comm, CUdeviceptr state, uint64_t count, uint32_t carrier)
+{
+    CUdeviceptr in = carrier % (uint32_t)g->world == (uint32_t)g->rank ? state : g->in; /* zeros */
+    rf_result result = rf_all_reduce(comm, 0, (void *)(uintptr_t)in, (void *)(uintptr_t)state,
+                                     count, RF_BF16, g->stream);
+    RANK_CHECK(result == RF_OK, "%s", rf_comm_error(comm)->text);
+}
+
+static void relay(int rank, int world, void *arg)
+{
+    (void)arg;
+    enum { EACH = 100 }; /* replays between two waits */
+    static const uint64_t sizes[STATES] = {1000, 65541, 4099};
+    int shared = world > gpu_count(), replayed = shared ? 2000 : 100000;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    rf_comm *comm = gpu_comm(&g, "relay", &config);
+    rf_error err = {0};
+    uint32_t random = 12345, eager = 0, late = 0;
+    CUdeviceptr state[STATES];
+    uint16_t *word = (uint16_t *)(void *)g.expected, *found = (uint16_t *)(void *)g.found;
+    DRIVER(&g, cuMemsetD8Async(g.in, 0, g.bytes, g.stream));
+    for (int s = 0, at = 0; s < STATES; at += (int)sizes[s++] * 2 + 64) {
+        rf_shape shape = {.dtype = RF_BF16, .mode = RF_GRAPH, .rows = 1, .hidden = sizes[s]};
+        RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+        state[s] = g.out + (CUdeviceptr)at;
+        for (uint64_t i = 0; i < sizes[s]; i++) /* finite, not 0 */
+            word[at / 2 + (int)i] = (uint16_t)(0x3f80 ^ (next_random(&random) & 0x807f));
+        DRIVER(&g, cuMemcpyHtoDAsync(state[s], word + at / 2, sizes[s] * 2, g.stream));
+    }
+    DRIVER(&g, cuStreamSynchronize(g.stream));
+    capture_begin(&g, comm);
+    for (int i = 0; i < LEGS; i++)
+        hand_over(&g, comm, state[i % STATES], sizes[i % STATES], next_random(&random));
+    CUgraphExec exec = capture_end(&g, comm);
+    for (int i = 0; i < replayed; i++) {
+        uint32_t dice = next_random(&random); /* alike on all ranks */
+        void *us = (void *)(uintptr_t)((dice >> 16) % (MOST_US + 1));
+        if (dice % 8 == 0 && (int)(dice >> 8 & 0xff) % world == rank)
+            DRIVER(&g, cuLaunchHostFunc(g.stream, spin, us));
+        late += dice % 8 == 0;
+        DRIVER(&g, cuGraphLaunch(exec, g.stream));
+        if (dice >> 4 & 1) {
+            eager++;
+            int which = (dice >> 5 & 7) % STATES;
+            hand_over(&g, comm, state[which], sizes[which], dice >> 9);
+        }
+        if (i % EACH == EACH - 1)
+            gpu_wait(&g, comm);
+    }
+    gpu_wait(&g, comm);
+    DRIVER(&g, cuMemcpyDtoHAsync(found, g.out, (state[STATES - 1] - g.out) + sizes[STATES - 1] * 2,
+                                 g.stream));
+    DRIVER(&g, cuStreamSynchronize(g.stream));
+    for (int s = 0; s < STATES; s++)
+        for (uint64_t i = (state[s] - g.out) / 2, end = i + sizes[s]; i < end; i++)
+            RANK_CHECK(found[i] == word[i], "state %d, word %llu: %04x, expected %04x", s,
+                       (unsigned long long)i, found[i], word[i]);
+    if (rank == 0)
+        printf("  %d replays of %d calls, %u eager calls, %u ranks late by up to %d us\n", replayed,
+               LEGS, eager, late, MOST_US);
+    DRIVER(&g, cuGraphExecDestroy(exec));
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
+/* ---- captures that go wrong ---- */
+
+static void captures(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    rf_comm *comm = gpu_comm(&g, "captures", &config);
+    rf_error err = {0};
+    void *in = (void *)(uintptr_t)g.in, *out = (void *)(uintptr_t)g.out;
+    CUgraph graph = NULL;
+    call(&g, comm, 0, RF_BF16, 1000, 0);
+
+    /* without a rebind: refused, and the capture stays whole */
+    DRIVER(&g, cuStreamBeginCapture(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    rf_result result = rf_all_reduce(comm, 0, in, out, 1000, RF_BF16, g.stream);
+    RANK_CHECK(result == RF_E_STREAM && strstr(rf_comm_error(comm)->text, "capturing"), "%s: %s",
+               rf_strerror(result), rf_comm_error(comm)->text);
+    DRIVER(&g, cuStreamEndCapture(g.stream, &graph));
+    DRIVER(&g, cuGraphDestroy(graph));
+
+    /* in every mode, without a call before; another stream of the same capture mode is refused */
+    CUstream other;
+    DRIVER(&g, cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    for (int mode = 0; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+        rf_channel_rebind(comm, 0);
+        DRIVER(&g, cuStreamBeginCapture(g.stream, mode));
+        call(&g, comm, 0, RF_BF16, 1000, 0);
+        result = rf_all_reduce(comm, 0, in, out, 1000, RF_BF16, other);
+        RANK_CHECK(result == RF_E_STREAM, "mode %d: %s", mode, rf_strerror(result));
+        call(&g, comm, 0, RF_BF16, 1000, 0);
+        DRIVER(&g, cuStreamEndCapture(g.stream, &graph));
         DRIVER(&g, cuGraphDestroy(graph));
     }
+
+    /* one that something else has broken: the driver's error is named */
+    rf_channel_rebind(comm, 0);
+    DRIVER(&g, cuStreamBeginCapture(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUresult query = g.driver->cuStreamQuery(g.stream);
+    result = rf_all_reduce(comm, 0, in, out, 1000, RF_BF16, g.stream);
+    RANK_CHECK(result == RF_E_BACKEND && strstr(rf_comm_error(comm)->text, "cuLaunchKernelEx") &&
+                   strstr(rf_comm_error(comm)->text, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"),
+               "after a query that gives %d: %s: %s", query, rf_strerror(result),
+               rf_comm_error(comm)->text);
+    g.driver->cuStreamEndCapture(g.stream, &graph);
+
+    rf_channel_rebind(comm, 0);
+    gpu_fill(&g, RF_BF16, 1000, 0, 1);
+    call(&g, comm, 0, RF_BF16, 1000, 0);
+    gpu_wait(&g, comm);
+    gpu_check(&g, RF_BF16, 1000, 0, "after the captures");
+    DRIVER(&g, cuStreamDestroy(other));
     RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
     rf_comm_destroy(comm);
     gpu_close(&g);
@@ -218,13 +376,9 @@ static void faults(int rank, int world, void *arg)
     gpu_check(&g, RF_BF16, 1000, 0, "after the second reset");
 
     /* a graph from before a reset is refused */
-    CUgraph graph;
-    CUgraphExec exec;
-    rf_channel_rebind(comm, 0);
-    DRIVER(&g, cuStreamBeginCapture(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    capture_begin(&g, comm);
     call(&g, comm, 0, RF_BF16, 1000, 0);
-    DRIVER(&g, cuStreamEndCapture(g.stream, &graph));
-    DRIVER(&g, cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CUgraphExec exec = capture_end(&g, comm);
     RANK_CHECK(rf_comm_reset(comm, 5000, &err) == RF_OK, "%s", err.text);
     rank_barrier();
     DRIVER(&g, cuGraphLaunch(exec, g.stream));
@@ -256,16 +410,19 @@ static void killed(int rank, int world, void *arg)
     rf_comm *comm = gpu_comm(&g, "killed", &config);
     rf_error err = {0};
     gpu_fill(&g, RF_BF16, 4096, 0, 1);
+    capture_begin(&g, comm);
+    for (int i = 0; i < CALLS; i++)
+        call(&g, comm, 0, RF_BF16, 4096, 0);
+    CUgraphExec exec = capture_end(&g, comm);
     rank_barrier();
-    for (int i = 0; i < 100000; i++) {
+    rf_health health = {0};
+    for (int i = 0; i < 100000 && health.code == RF_OK; i++) {
         if (rank == world - 1 && i == 3000)
             raise(SIGKILL);
-        rf_result result = rf_all_reduce(comm, 0, (void *)(uintptr_t)g.in, (void *)(uintptr_t)g.out,
-                                         4096, RF_BF16, g.stream);
-        if (result != RF_OK)
-            break;
+        DRIVER(&g, cuGraphLaunch(exec, g.stream));
+        rf_comm_check(comm, &health);
     }
-    rf_health health = wait_ill(comm, 5);
+    health = wait_ill(comm, 5);
     RANK_CHECK(health.code == RF_E_TIMEOUT || health.code == RF_E_PEER, "%s",
                rf_strerror(health.code));
     RANK_CHECK(health.culprit == world - 1, "culprit %d", health.culprit);
@@ -319,19 +476,14 @@ static void refusals(int rank, int world, void *arg)
 
 static double graph_us(gpu *g, rf_comm *comm, uint64_t count, int calls, int rounds)
 {
-    CUgraph graph;
-    CUgraphExec exec;
     CUevent start, end;
     double best = 1e9;
     DRIVER(g, cuEventCreate(&start, 0));
     DRIVER(g, cuEventCreate(&end, 0));
-    rf_channel_rebind(comm, 0);
-    DRIVER(g, cuStreamBeginCapture(g->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    capture_begin(g, comm);
     for (int i = 0; i < calls; i++)
         call(g, comm, 0, RF_BF16, count, 0);
-    DRIVER(g, cuStreamEndCapture(g->stream, &graph));
-    DRIVER(g, cuGraphInstantiateWithFlags(&exec, graph, 0));
-    rf_channel_rebind(comm, 0);
+    CUgraphExec exec = capture_end(g, comm);
     for (int i = 0; i < rounds; i++) {
         float ms = 0;
         rank_barrier();
@@ -344,7 +496,6 @@ static double graph_us(gpu *g, rf_comm *comm, uint64_t count, int calls, int rou
         best = ms * 1e3 / calls < best ? ms * 1e3 / calls : best;
     }
     DRIVER(g, cuGraphExecDestroy(exec));
-    DRIVER(g, cuGraphDestroy(graph));
     return best;
 }
 
@@ -395,7 +546,7 @@ static void times(int rank, int world, void *arg)
         t = gpu_seconds();
         for (int i = 0; i < BURST; i++) {
             p.grid = info.grid;
-            comm->backend->launch(comm->device, v, &p, g.stream);
+            comm->backend->launch(comm->device, v, &p, g.stream, &err);
         }
         took = gpu_seconds() - t;
         bare = took < bare ? took : bare;
@@ -407,7 +558,7 @@ static void times(int rank, int world, void *arg)
     for (size_t i = 0; i < n; i++) {
         uint64_t bytes = shapes[i].hidden * 2;
         double us = graph_us(&g, comm, shapes[i].hidden, bytes > 1u << 20 ? 20 : 100, 5);
-        rf_plan_query(comm, 0, shapes[i].hidden, RF_BF16, RF_EAGER, &info);
+        rf_plan_query(comm, 0, shapes[i].hidden, RF_BF16, RF_GRAPH, &info);
         if (rank == 0)
             printf("  %9llu bytes %8.2f us  %s, %u blocks, rung %d\n", (unsigned long long)bytes,
                    us, info.variant, info.grid, (int)info.rung);
@@ -423,8 +574,8 @@ static const struct {
     int processes_only, spare; /* spare: GPUs must not be shared */
 } tests[] = {
     {"refusals", refusals, 0, 0}, {"sums", sums, 0, 0},     {"variants", variants, 0, 0},
-    {"replays", replays, 0, 0},   {"faults", faults, 0, 0}, {"killed", killed, 1, 1},
-    {"times", times, 1, 1},
+    {"replays", replays, 0, 0},   {"relay", relay, 0, 0},   {"captures", captures, 0, 0},
+    {"faults", faults, 0, 0},     {"killed", killed, 1, 1}, {"times", times, 1, 1},
 };
 
 int main(int argc, char **argv)
