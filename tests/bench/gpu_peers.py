@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Rankfold against NCCL and torch's symmetric memory, in one run on the GPUs of this machine.
 
-    python3 tests/bench/gpu_peers.py LIBRARY [--world N] [--csv FILE] [--nccl-only]
+    python3 tests/bench/gpu_peers.py LIBRARY [--world N] [--csv FILE] [--between]
 
 LIBRARY is a shared library of a pack, librankfold.a and gpu_shim.c. Every candidate's calls are captured
 in a graph; rounds are interleaved; a time is the median over rounds of the maximum over ranks. "a2" is
-"ours" once more: what differs between the two is noise. Sums are checked before anything is timed.
+"ours" once more: what differs between the two is noise. Sums are checked before anything is timed and
+after the last round. --between: a small matrix-vector product before every call, as in a decode step;
+"none" is the products alone.
 """
 import argparse
 import ctypes
@@ -18,6 +20,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 SIZES = [2048 << i for i in range(0, 12)] + [16 << 20, 64 << 20]
+NCCL = {
+    "LL": {"NCCL_PROTO": "LL"},
+    "LL128": {"NCCL_PROTO": "LL128"},
+    "Simple": {"NCCL_PROTO": "Simple"},
+    "tree": {"NCCL_ALGO": "Tree"},
+}
 
 
 def threads_for(size):
@@ -54,6 +62,9 @@ class Ours:
             raise RuntimeError(self.lib.shim_error().decode())
         self.lib.shim_rebind(self.comm)
 
+    def hand_over(self):
+        self.lib.shim_rebind(self.comm)
+
     def call(self, x, out):
         stream = torch.cuda.current_stream().cuda_stream
         if self.lib.shim_call(self.comm, x.data_ptr(), out.data_ptr(), x.numel(), stream):
@@ -61,16 +72,36 @@ class Ours:
         return out
 
 
-class Nccl:
+class Peer:
     def prepare(self, count):
         pass
 
+    def hand_over(self):
+        pass
+
+
+class Nothing(Peer):
     def call(self, x, out):
-        dist.all_reduce(x)
+        return None
+
+
+class Nccl(Peer):
+    """A group of its own, made while the environment asks for one protocol or algorithm."""
+
+    def __init__(self, device, forced):
+        os.environ.update(forced)
+        self.group = dist.new_group(backend="nccl")
+        dist.all_reduce(torch.zeros(8, device=device), group=self.group)
+        torch.cuda.synchronize()
+        for name in forced:
+            del os.environ[name]
+
+    def call(self, x, out):
+        dist.all_reduce(x, group=self.group)
         return x
 
 
-class Symmetric:
+class Symmetric(Peer):
     def __init__(self, op, device):
         import torch.distributed._symmetric_memory as symmetric
         self.symmetric, self.op, self.device = symmetric, op, device
@@ -84,18 +115,24 @@ class Symmetric:
         return getattr(torch.ops.symm_mem, self.op)(self.x, "sum", dist.group.WORLD.group_name)
 
 
-def capture(candidate, x, out, stream, calls):
+def capture(candidate, x, out, stream, calls, product):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         candidate.call(x, out)
     torch.cuda.synchronize()
+    candidate.hand_over()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
         for _ in range(calls):
+            if product:
+                torch.mv(product[0], product[1], out=product[2])
             candidate.call(x, out)
+    candidate.hand_over()
     return graph
 
 
 def check(name, candidate, rank, world, count, stream, device):
+    if isinstance(candidate, Nothing):
+        return
     generator = torch.Generator().manual_seed(count)
     parts = [torch.randint(-64, 64, (count,), generator=generator).to(torch.bfloat16) for _ in range(world)]
     want = torch.stack(parts).float().sum(0).to(torch.bfloat16)
@@ -119,25 +156,37 @@ def rank_main(rank, world, args, port):
     dist.init_process_group("nccl", device_id=device)
     HOST = dist.new_group(backend="gloo")
     stream = torch.cuda.Stream()
-    candidates = {"nccl": Nccl()}
-    if not args.nccl_only:
-        lib = load(args.library)
-        base = "ar_w{w}_bf16_h0_os_peer_nan_sm90_u1_t{t}_own_"
-        candidates["ours"] = Ours(lib, f"bench-{port}-a", rank, world, None)
-        candidates["a2"] = Ours(lib, f"bench-{port}-b", rank, world, None)
-        candidates["dep"] = Ours(lib, f"bench-{port}-c", rank, world, base + "dep")
-        for op in ("one_shot_all_reduce", "two_shot_all_reduce_"):
-            try:
-                candidates[op.split("_all")[0]] = Symmetric(op, device)
-            except Exception as error:  # another torch: said, and left out
-                if rank == 0:
-                    print(f"symmetric memory, {op}: {error}", flush=True)
+    lib = load(args.library)
+    base = "ar_w{w}_bf16_h0_os_peer_nan_sm90_u1_t{t}_own_"
+    candidates = {
+        "ours": Ours(lib, f"bench-{port}-a", rank, world, None),
+        "a2": Ours(lib, f"bench-{port}-b", rank, world, None),
+        "dep": Ours(lib, f"bench-{port}-c", rank, world, base + "dep"),
+        "nccl": Nccl(device, {}),
+    }
+    if args.between:
+        candidates["none"] = Nothing()
+    for name, forced in NCCL.items():
+        candidates[name] = Nccl(device, forced)
+    for op in ("one_shot_all_reduce", "two_shot_all_reduce_"):
+        try:
+            candidates[op.split("_all")[0]] = Symmetric(op, device)
+        except Exception as error:  # another torch: said, and left out
+            if rank == 0:
+                print(f"symmetric memory, {op}: {error}", flush=True)
     if rank == 0:
         print(f"torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}, {world} x "
-              f"{torch.cuda.get_device_name()}, NCCL_PROTO={os.environ.get('NCCL_PROTO', 'default')}")
+              f"{torch.cuda.get_device_name()}, {args.rounds} rounds, "
+              f"{'between matrix-vector products' if args.between else 'chains'}; us a call")
         print("   bytes " + "".join(f"{name:>10}" for name in candidates), flush=True)
+    product = None
+    if args.between:
+        shapes = ((2048, 2048), 2048, 2048)
+        product = [torch.rand(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
+        with torch.cuda.stream(stream):  # its library sets itself up outside of captures
+            torch.mv(product[0], product[1], out=product[2])
     rows = []
-    for size in SIZES:
+    for size in SIZES if not args.between else SIZES[:12]:
         count = size // 2
         calls = 100 if size <= 256 << 10 else 40 if size <= 4 << 20 else 10
         x = torch.zeros(count, dtype=torch.bfloat16, device=device)
@@ -147,7 +196,7 @@ def rank_main(rank, world, args, port):
             candidate.prepare(count)
             check(name, candidate, rank, world, count, stream, device)
             dist.barrier(group=HOST)
-            graphs[name] = capture(candidate, x, out, stream, calls)
+            graphs[name] = capture(candidate, x, out, stream, calls, product)
         times = {name: [] for name in candidates}
         for _ in range(args.rounds):
             for name, graph in graphs.items():
@@ -160,6 +209,8 @@ def rank_main(rank, world, args, port):
                     end.record()
                 torch.cuda.synchronize()
                 times[name].append(start.elapsed_time(end) * 1e3 / calls)
+        for name, candidate in candidates.items():
+            check(name, candidate, rank, world, count, stream, device)
         result = torch.tensor([times[name] for name in candidates], dtype=torch.float64)
         dist.all_reduce(result, op=dist.ReduceOp.MAX, group=HOST)
         if rank == 0:
@@ -183,9 +234,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
     parser.add_argument("--world", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--csv")
-    parser.add_argument("--nccl-only", action="store_true")
+    parser.add_argument("--between", action="store_true")
     args = parser.parse_args()
     mp.spawn(rank_main, args=(args.world, args, 20000 + os.getpid() % 20000), nprocs=args.world)
 
