@@ -15,5 +15,9 @@ return {
         set({ 1, 2, 3, 4, 5, 6, 7, 8 }, "scalar", 1, "ca"),
         set({ 1, 2, 3 }, "avx2", 4, "nt"),
         set({ 1, 2, 3 }, "avx512", 1, "ca"),
+        { -- rows known at compile time
+            op = { "ar" }, world = { 2 }, dtype = { "f32", "bf16" }, hidden = { 4096 }, algo = { "os" },
+            transport = { "cpu" }, wire = { "flag" }, isa = { "avx2" }, unroll = { 4 }, copy = { "ca" },
+        },
     },
 }
