@@ -242,6 +242,57 @@ static void test_abort_from_another_thread_frees_all(void **state)
     RANKS_ASSERT(ranks_run_threads(3, aborted, (void *)group_name(), NULL));
 }
 
+/* ---- what any thread may call at any time ---- */
+
+typedef struct watch {
+    rf_comm *comm;
+    int stop;
+    unsigned long seen;
+} watch;
+
+static void *look_on(void *arg)
+{
+    watch *w = arg;
+    char text[2000];
+    rf_health h;
+    for (; !__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE); w->seen++)
+        if (rf_comm_check(w->comm, &h) != RF_OK || !rf_status_json(w->comm, text, sizeof text))
+            return "a look failed";
+    return NULL;
+}
+
+static void watched(int rank, int world, void *arg)
+{
+    rf_config config = group_config();
+    config.channels = 2;
+    rf_comm *comm = group_create(arg, &config, rank, world);
+    rf_error err = {0};
+    watch w = {.comm = comm};
+    pthread_t t;
+    RANK_CHECK(!pthread_create(&t, NULL, look_on, &w), "thread");
+    for (uint64_t i = 1; i <= 5; i++) {
+        const rf_shape shape = {RF_ALL_REDUCE, RF_F32, RF_EAGER, i, 256};
+        int channel;
+        RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+        for (uint64_t k = 0; k < 10; k++)
+            group_call(comm, 0, NULL, 0, RF_F32, i * 256, k, 0, 0);
+        RANK_CHECK(rf_channel_open(comm, "other", &channel, &err) == RF_OK, "%s", err.text);
+        RANK_CHECK(rf_comm_reset(comm, 20000, &err) == RF_OK, "%s", err.text);
+    }
+    RANK_CHECK(rf_comm_close(comm, 20000, &err) == RF_OK, "%s", err.text);
+    __atomic_store_n(&w.stop, 1, __ATOMIC_RELEASE);
+    void *trouble;
+    pthread_join(t, &trouble);
+    RANK_CHECK(!trouble, "%s", (const char *)trouble);
+    rf_comm_destroy(comm);
+}
+
+static void test_health_and_status_are_read_from_another_thread(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run_threads(2, watched, (void *)group_name(), NULL));
+}
+
 /* ---- calls that differ ---- */
 
 typedef struct differing {
@@ -401,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_does_not_call_is_named),
         cmocka_unit_test(test_a_dropped_answer_names_its_owner),
         cmocka_unit_test(test_abort_from_another_thread_frees_all),
+        cmocka_unit_test(test_health_and_status_are_read_from_another_thread),
         cmocka_unit_test(test_other_counts_are_caught),
         cmocka_unit_test(test_other_dtypes_are_caught),
         cmocka_unit_test(test_destroy_at_exit_after_the_peers_are_gone),

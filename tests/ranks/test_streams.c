@@ -97,7 +97,11 @@ static void eager(rf_comm *comm, rf_cpu_stream *s, uint64_t n, uint64_t turn)
 
 /* ---- F18, F19, F21 ---- */
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TURNS 1500
+#else
+#define TURNS 5000
+#endif
 
 static void replays(int rank, int world, void *arg)
 {
