@@ -33,6 +33,12 @@ void rfi_socket_close(int *fd)
     *fd = -1;
 }
 
+int rfi_socket_gone(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
+}
+
 int rfi_socket_listen(const char *name)
 {
     struct sockaddr_un at;

@@ -21,6 +21,8 @@ int rfi_socket_peer(int fd, pid_t *pid);
 /* 0, or errno: ETIMEDOUT, ECONNRESET when the other end is gone. */
 int rfi_socket_send(int fd, const void *data, size_t bytes, uint64_t deadline);
 int rfi_socket_recv(int fd, void *data, size_t bytes, uint64_t deadline);
+/* Has the other end been closed? Its process is gone, then, or has given up. -1: no. */
+int rfi_socket_gone(int fd);
 /* close() of *fd if it is open; leaves -1. */
 void rfi_socket_close(int *fd);
 /* 0, or errno. */

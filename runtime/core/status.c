@@ -1,5 +1,6 @@
 /* One line of JSON: what this comm is, what it uses, and why not the rest. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/codes.h"
 #include "core/comm.h"
@@ -87,7 +88,16 @@ static int same_tactic(const rf_variant *a, const rf_variant *b)
 {
     return a->algo == b->algo && a->transport == b->transport && a->wire == b->wire &&
            a->isa == b->isa && a->copy == b->copy && a->threads == b->threads &&
-           a->unroll == b->unroll && a->flags == b->flags;
+           a->unroll == b->unroll && a->by_rank == b->by_rank && a->flags == b->flags;
+}
+
+/* A variant's name without what it is for: operation, world, dtype, hidden size. */
+static const char *tactic_of(const rf_variant *v)
+{
+    const char *name = v->name;
+    for (int i = 0; i < 4 && strchr(name, '_'); i++)
+        name = strchr(name, '_') + 1;
+    return name;
 }
 
 static int seen_before(const rf_comm *comm, size_t i)
@@ -123,12 +133,8 @@ static void put_unused(rfi_json *j, const rf_comm *comm)
         const char *reason = seen_before(comm, i) ? NULL : why_not(comm, v);
         if (!reason)
             continue;
-        char name[96];
-        snprintf(name, sizeof name, "%s_%s_%s_%s_u%u_%s", rfi_algo_text(v->algo),
-                 rfi_transport_text(v->transport), rfi_wire_text(v->wire), rfi_isa_text(v->isa),
-                 v->unroll, rfi_copy_text(v->copy));
         rfi_json_open(j, NULL, '{');
-        rfi_json_text(j, "tactic", name);
+        rfi_json_text(j, "tactic", tactic_of(v));
         rfi_json_text(j, "reason", reason);
         rfi_json_close(j, '}');
     }

@@ -8,13 +8,13 @@
  * and at the connections of the ranks that have not arrived. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/socket.h"
 #include "cpu/cpu.h"
 
 #define SLICE_NS   1000000 /* of sleep */
@@ -77,8 +77,7 @@ void rfi_cpu_fail(const rf_params *p, rf_fault_code code, uint32_t culprit, rf_s
 
 static int dead(const rfi_device *d, uint32_t rank)
 {
-    struct pollfd p = {.fd = d->fd[rank], .events = POLLRDHUP};
-    return p.fd >= 0 && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
+    return rfi_socket_gone(d->fd[rank]);
 }
 
 /* A rank that is gone and without which this call can never end; -1 = none. Flags are read after

@@ -1,6 +1,8 @@
 /* The cuda backend: a rank is a process, or a thread, with a GPU of its own; kernels run on the
  * caller's streams, in the device's primary context. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,6 +14,7 @@
 #include "core/codes.h"
 #include "core/env.h"
 #include "core/group.h"
+#include "core/socket.h"
 #include "cuda/cuda.h"
 
 #define COPY_MS  1000u
@@ -138,6 +141,8 @@ static void cuda_close(rfi_device *d)
         rfi_cuda_leave(d, scope);
         v->cuDevicePrimaryCtxRelease(d->ordinal);
     }
+    for (int r = 0; r < RF_MAX_WORLD; r++)
+        rfi_socket_close(&d->fd[r]);
     free(d->hw_text);
     free(d->env_text);
     free(d);
@@ -162,6 +167,8 @@ static rf_result cuda_open(const rf_config *config, rfi_device **out, rf_error *
     d->rank = -1;
     d->packs = config->packs;
     d->n_packs = config->n_packs;
+    for (int r = 0; r < RF_MAX_WORLD; r++)
+        d->fd[r] = -1;
     CUresult r = v->cuDeviceGet(&d->ordinal, config->device);
     if (!r)
         r = open_device(d);
@@ -197,6 +204,14 @@ static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
             "NCCL_P2P_DISABLE=%.16s forbids stores between GPUs, and no tactic here does "
             "without",
             off);
+    for (int r = 0; r < group->world; r++) {
+        if (group->fd[r] < 0)
+            continue;
+        d->fd[r] = fcntl(group->fd[r], F_DUPFD_CLOEXEC, 0);
+        if (d->fd[r] < 0)
+            return rfi_fail(err, RF_E_SYSTEM, d->rank, "open", "connection to rank %d: %s", r,
+                            strerror(errno));
+    }
     return RF_OK;
 }
 
@@ -234,6 +249,29 @@ static rf_page *page_of(const rfi_device *d, const unsigned char *region)
     return NULL;
 }
 
+/* Is the tensor memory of this device? The driver is asked once per page (of 64 KiB). */
+static rf_result check_tensor(rfi_device *d, const char *name, const void *tensor, rf_error *err)
+{
+    const rfi_driver *v = d->driver;
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)tensor;
+    uintptr_t page = ((uintptr_t)tensor >> 16) + 1, *known = &d->known[page % RFI_CUDA_KNOWN];
+    if (__builtin_expect(__atomic_load_n(known, __ATOMIC_RELAXED) == page, 1))
+        return RF_OK;
+    int type = CU_MEMORYTYPE_HOST, ordinal = d->ordinal;
+    CUresult r = v->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at);
+    if (!r)
+        v->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
+    if (r || type == CU_MEMORYTYPE_HOST)
+        return rfi_fail(err, RF_E_ARG, d->rank, "call",
+                        "%s is memory of the host, expected is memory of GPU %d", name, d->ordinal);
+    if (ordinal != d->ordinal)
+        return rfi_fail(err, RF_E_ARG, d->rank, "call",
+                        "%s is memory of GPU %d, expected is memory of GPU %d", name, ordinal,
+                        d->ordinal);
+    __atomic_store_n(known, page, __ATOMIC_RELAXED);
+    return RF_OK;
+}
+
 static rf_result cuda_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
                              void *stream, rf_error *err)
 {
@@ -256,11 +294,17 @@ static rf_result cuda_launch(rfi_device *d, const rf_variant *variant, const rf_
                              .n_attributes = variant->flags & RF_VARIANT_DEPENDENT ? 1 : 0};
     void *arguments[] = {(void *)(uintptr_t)params};
     CUcontext ours;
-    d->in_flight = 1;
+    CUresult r = CUDA_SUCCESS;
     d->driver->cuCtxPushCurrent(d->context);
-    CUresult r = d->driver->cuLaunchKernelEx(&config, function, arguments, NULL);
+    rf_result bad = check_tensor(d, "in", params->in, err);
+    if (!bad && params->out != params->in)
+        bad = check_tensor(d, "out", params->out, err);
+    if (!bad) {
+        d->in_flight = 1;
+        r = d->driver->cuLaunchKernelEx(&config, function, arguments, NULL);
+    }
     d->driver->cuCtxPopCurrent(&ours);
-    return r ? rfi_cuda_fail(d, err, "call", "cuLaunchKernelEx", r) : RF_OK;
+    return r ? rfi_cuda_fail(d, err, "call", "cuLaunchKernelEx", r) : bad;
 }
 
 /* Asking a capturing stream for its id invalidates the capture. Its handle serves: it is not reused
@@ -288,6 +332,10 @@ static void cuda_read_fault(rfi_device *d, const unsigned char *region, uint32_t
     memset(out, 0, sizeof *out);
     if (*poison)
         memcpy(out, &page->fault, sizeof *out);
+    /* a kernel only sees that nothing comes */
+    if (out->code == RF_FAULT_DEADLINE && out->culprit < RF_MAX_WORLD &&
+        rfi_socket_gone(d->fd[out->culprit]))
+        out->code = RF_FAULT_DEAD;
 }
 
 /* A copy engine does it, whatever the kernels do. */

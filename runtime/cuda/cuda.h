@@ -14,6 +14,8 @@ typedef struct rfi_cuda_mapping {
     CUmemHandle handle;
 } rfi_cuda_mapping;
 
+#define RFI_CUDA_KNOWN 64
+
 typedef struct rfi_cuda_image {
     const rf_shard *shard;
     CUlibrary library;
@@ -36,6 +38,8 @@ struct rfi_device {
     rfi_cuda_mapping maps[RF_MAX_WORLD];        /* own and imported */
     rfi_cuda_image *images;
     size_t n_images;
+    int fd[RF_MAX_WORLD]; /* connection to each rank, -1 = none: closed at the far end = gone */
+    uintptr_t known[RFI_CUDA_KNOWN]; /* of callers' tensors: pages of this device, as seen before */
     /* Launches may still run. Then nothing that they use is given back: freeing would wait for a
      * kernel that waits for a peer. Such memory stays until the process ends. */
     int in_flight;
