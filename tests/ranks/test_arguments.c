@@ -1,6 +1,7 @@
 /* Wrong arguments of every public call: an error that says what was found, no crash, nothing
  * changed. A comm of one rank is enough for most. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -201,6 +202,23 @@ static void test_disabled(void **state)
         }
         rf_comm_destroy(out);
     }
+}
+
+/* F12: without a driver cuda is an error in words (with one, whatever it says), and cpu still
+ * works.
+ */
+static void test_cuda_without_a_driver(void **state)
+{
+    (void)state;
+    rf_config config = group_config();
+    rf_comm *out = NULL;
+    rf_error err = {0};
+    config.backend = RF_BACKEND_CUDA;
+    if (dlopen("libcuda.so.1", RTLD_LAZY))
+        return;
+    assert_int_equal(rf_comm_create_all(&config, 1, &out, &err), RF_E_BACKEND);
+    assert_non_null(strstr(err.text, "libcuda.so.1"));
+    assert_null(out);
 }
 
 /* ---- shapes ---- */
@@ -424,21 +442,14 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_teardown(name, still_works)
     const struct CMUnitTest tests[] = {
-        TEST(test_all_reduce),
-        TEST(test_what_all_reduce_takes),
-        TEST(test_create),
-        TEST(test_configs),
-        TEST(test_disabled),
-        TEST(test_shapes),
-        TEST(test_tune),
-        TEST(test_channels),
-        TEST(test_queries),
-        TEST(test_ends),
-        TEST(test_streams),
-        TEST(test_bootstraps),
-        TEST(test_stores),
-        TEST(test_oracle),
-        cmocka_unit_test(test_collective_calls_that_differ),
+        TEST(test_all_reduce), TEST(test_what_all_reduce_takes),
+        TEST(test_create),     TEST(test_configs),
+        TEST(test_disabled),   TEST(test_cuda_without_a_driver),
+        TEST(test_shapes),     TEST(test_tune),
+        TEST(test_channels),   TEST(test_queries),
+        TEST(test_ends),       TEST(test_streams),
+        TEST(test_bootstraps), TEST(test_stores),
+        TEST(test_oracle),     cmocka_unit_test(test_collective_calls_that_differ),
     };
     return cmocka_run_group_tests_name("arguments", tests, open_comm, close_comm);
 }

@@ -173,6 +173,29 @@ static void test_a_rank_that_does_not_call_is_named(void **state)
     RANKS_ASSERT(ranks_run_threads(3, missing, (void *)group_name(), NULL));
 }
 
+/* The environment's deadline holds, not the config's. */
+static void missing_early(int rank, int world, void *arg)
+{
+    rf_config config = group_config();
+    rf_comm *comm = group_create(arg, &config, rank, world);
+    float x = 1;
+    if (rank == 0) {
+        check_error(comm, rf_all_reduce(comm, 0, &x, &x, 1, RF_F32, NULL), RF_E_TIMEOUT, 1);
+        RANK_CHECK(strstr(rf_comm_error(comm)->text, "150 ms"), "%s", rf_comm_error(comm)->text);
+    }
+    rank_barrier();
+    rf_comm_destroy(comm);
+}
+
+static void test_the_deadline_of_the_environment(void **state)
+{
+    (void)state;
+    setenv("RANKFOLD_DEADLINE_MS", "150", 1);
+    const char *text = ranks_run(2, missing_early, (void *)group_name(), NULL);
+    unsetenv("RANKFOLD_DEADLINE_MS");
+    RANKS_ASSERT(text);
+}
+
 /* A two-shot whose rank 1 arrives and then answers nothing: of three ranks that wait, it is to
  * blame. */
 static void no_answer(const rf_params *p)
@@ -450,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_a_killed_rank_is_named_and_the_survivors_go_on),
         cmocka_unit_test(test_a_stopped_rank_is_a_timeout_that_reset_heals),
         cmocka_unit_test(test_a_rank_that_does_not_call_is_named),
+        cmocka_unit_test(test_the_deadline_of_the_environment),
         cmocka_unit_test(test_a_dropped_answer_names_its_owner),
         cmocka_unit_test(test_abort_from_another_thread_frees_all),
         cmocka_unit_test(test_health_and_status_are_read_from_another_thread),
