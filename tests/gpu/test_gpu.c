@@ -643,7 +643,7 @@ int main(int argc, char **argv)
             wanted |= strcmp(argv[a], tests[i].name) == 0;
         if (!wanted || (threads && tests[i].processes_only))
             continue;
-        ranks_options options = {.deadline_ms = 120000};
+        ranks_options options = {.deadline_ms = 60000};
         if (tests[i].run == killed)
             options.may_die = 1u << (world - 1);
         double start = gpu_seconds();
