@@ -418,7 +418,7 @@ static void arrives_late(int rank, int world, void *arg)
     const absent *a = arg;
     int fds = group_fds(), mappings = group_mappings();
     rf_config config = group_config();
-    config.create_timeout_ms = 300;
+    config.create_timeout_ms = 1500;
     if (rank != 2) {
         rf_comm *comm = NULL;
         rf_error err = {0};
