@@ -18,6 +18,7 @@ static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16};
 
 static const uint64_t counts[] = {1, 2, 3, 5, 8, 17, 64, 127, 1000, 1023, 4096, 9001};
 #define N_COUNTS (sizeof counts / sizeof *counts)
+#define MOST     40000 /* elements, where they come in rows */
 
 /* 4 KiB steps: large calls take several, small ones one. */
 static void variants(int rank, int world, void *arg)
@@ -32,7 +33,7 @@ static void variants(int rank, int world, void *arg)
         rf_shape shape = {.dtype = (rf_dtype)v->dtype, .rows = 1, .hidden = unit};
         if (rfi_refusal(comm, v, &shape))
             continue;
-        for (size_t c = i % step; c < N_COUNTS; c += step, seed++)
+        for (size_t c = i % step; c < N_COUNTS && counts[c] * unit <= MOST; c += step, seed++)
             group_call(comm, 0, v, 4, (rf_dtype)v->dtype, counts[c] * unit, seed, (int)seed % 5,
                        (int)(seed & 1));
     }
