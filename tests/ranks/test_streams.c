@@ -362,6 +362,7 @@ static void overlap(int rank, int world, void *arg)
     graph g = capture(comm, a, 100, 1);
     rf_result result[2] = {RF_OK, RF_OK};
     fill(g.in, 1, rank, 100);
+    rank_barrier(); /* the poison reaches every rank: all have captured */
     if (rank == 0) {
         OK(rf_cpu_graph_launch(g.graph, a));
         const rf_region *own = (const rf_region *)(const void *)rfi_region(comm, 0, 0);
