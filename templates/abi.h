@@ -74,7 +74,8 @@ typedef struct rf_control {
         poison; /* 0 = healthy, else RF_POISON(culprit, code): sticky until the collective reset */
     uint32_t busy; /* cpu: set while a kernel runs on the channel: overlap poisons;
                       cuda: blocks of this call that have arrived */
-    unsigned char pad[RF_LINE - 20];
+    uint32_t told; /* cuda: a thread of this rank has taken it on to tell the host of the poison */
+    unsigned char pad[RF_LINE - 24];
 } rf_control;
 
 /* Why a kernel gave up. Written once by the kernel (or its wait hook) before it returns, read by

@@ -31,10 +31,14 @@ RF_DEVICE rf_control *control_of(const rf_params *p, uint32_t rank)
     return (rf_control *)(void *)p->peer[rank];
 }
 
-/* Copies a verdict to the host's page: fault first, poison word last. */
-RF_COLD void report(const rf_params *p, uint32_t poison, uint32_t step, uint64_t sequence,
-                    uint64_t expected, uint64_t found)
+/* Copies a verdict to the host's page, fault first, poison word last: once, by the first thread of
+ * this rank that gives up, be the verdict its own or a peer's. */
+RF_COLD void report(const rf_params *p, uint32_t rank, uint32_t poison, uint32_t step,
+                    uint64_t sequence, uint64_t expected, uint64_t found)
 {
+    if (exchange_if_gpu(&control_of(p, rank)->told, 0, 1) != 0) {
+        return;
+    }
     rf_page *page = (rf_page *)p->host_ctx;
     store_word_sys(&page->fault.code, RF_POISON_CODE(poison));
     store_word_sys(&page->fault.culprit, RF_POISON_CULPRIT(poison));
@@ -47,13 +51,16 @@ RF_COLD void report(const rf_params *p, uint32_t poison, uint32_t step, uint64_t
 }
 
 /* The first thread of this rank to fail tells the host and all peers, so that everybody names the
- * same culprit. */
+ * same culprit. Where a peer's verdict came first, perhaps since this thread last looked, that one
+ * is told. */
 RF_COLD void fail(const rf_params *p, uint32_t rank, uint32_t world, uint32_t code,
                   uint32_t culprit, uint32_t step, uint64_t sequence, uint64_t expected,
                   uint64_t found)
 {
     uint32_t poison = RF_POISON(culprit, code);
-    if (exchange_if_gpu(&control_of(p, rank)->poison, 0, poison) != 0) {
+    uint32_t earlier = exchange_if_gpu(&control_of(p, rank)->poison, 0, poison);
+    if (earlier) {
+        report(p, rank, earlier, step, sequence, 0, earlier);
         return;
     }
     for (uint32_t q = 0; q < world; q++) {
@@ -61,7 +68,7 @@ RF_COLD void fail(const rf_params *p, uint32_t rank, uint32_t world, uint32_t co
             store_word_sys(&control_of(p, q)->poison, poison);
         }
     }
-    report(p, poison, step, sequence, expected, found);
+    report(p, rank, poison, step, sequence, expected, found);
 }
 
 typedef struct rf_turn {
@@ -80,7 +87,7 @@ RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_pa
     turn.ok = control.w[2] == p->generation && control.w[3] == 0;
     if (!turn.ok && thread_index() == 0) {
         if (control.w[3]) {
-            report(p, control.w[3], RF_STEP_ENTRY, turn.epoch, 0, control.w[3]);
+            report(p, rank, control.w[3], RF_STEP_ENTRY, turn.epoch, 0, control.w[3]);
         } else {
             fail(p, rank, world, RF_FAULT_GENERATION, rank, RF_STEP_ENTRY, turn.epoch, control.w[2],
                  p->generation);
@@ -128,12 +135,10 @@ RF_COLD uint64_t look_up(const rf_params *p, uint32_t rank, uint32_t world, uint
 {
     uint64_t now = time_ns();
     uint64_t limit = p->deadline_ns + (step == RF_STEP_ANSWER ? p->deadline_ns / 8 : 0);
-    rf_page *page = (rf_page *)p->host_ctx;
+    const rf_page *page = (const rf_page *)p->host_ctx;
     uint32_t poison = load_word_sys(&control_of(p, rank)->poison);
     if (poison) {
-        if (load_word_sys(&page->poison) == 0) {
-            report(p, poison, step, epoch, 0, poison);
-        }
+        report(p, rank, poison, step, epoch, 0, poison);
         return RF_GIVE_UP;
     }
     if (load_word_sys(&page->abort)) {
