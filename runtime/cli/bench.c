@@ -1,16 +1,11 @@
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
 
 #define MAX_ROUNDS 1000u
 #define SAMPLE_S   3e-3 /* one sample takes about this long */
 #define MAX_CALLS  20000u
-#define IN_GRAPH   64u
-
-/* Channel 0 is timed; the ranks agree on figures over channel 1. */
-enum { TIMED = 0, CONTROL = 1 };
 
 typedef struct job {
     rf_cli_shapes shapes;
@@ -19,60 +14,12 @@ typedef struct job {
     int json;
 } job;
 
-/* One shape being timed on this rank. */
-typedef struct timing {
-    rf_comm *comm;
-    rf_shape shape;
-    void *in, *out;
-    rf_cpu_stream *stream; /* graph shapes only */
-    rf_cpu_graph *graph;
-    uint32_t in_graph; /* calls in it */
-} timing;
-
 typedef struct result {
     rf_result verdict;
     double median, p10, p90; /* us, of series A */
     double noise;            /* |median of A / median of B - 1|: the same thing timed twice */
     uint32_t calls;
 } result;
-
-static rf_result one_call(const timing *t, void *stream)
-{
-    return rf_all_reduce(t->comm, TIMED, t->in, t->out, t->shape.rows * t->shape.hidden,
-                         t->shape.dtype, stream);
-}
-
-/* Microseconds a call, in a row of `calls`, on this rank. */
-static rf_result sample(const timing *t, uint32_t calls, double *us)
-{
-    rf_result rc = RF_OK;
-    uint32_t each = t->graph ? t->in_graph : 1, n = (calls + each - 1) / each;
-    double start = rf_cli_seconds();
-    for (uint32_t i = 0; i < n && rc == RF_OK; i++)
-        rc = t->graph ? rf_cpu_graph_launch(t->graph, t->stream) : one_call(t, NULL);
-    if (t->graph && rc == RF_OK)
-        rc = rf_cpu_stream_synchronize(t->stream);
-    *us = (rf_cli_seconds() - start) * 1e6 / ((double)n * each);
-    return rc;
-}
-
-/* The slowest rank's; the exchange also brings the ranks together for the next sample. */
-static rf_result slowest(const timing *t, double mine, double *all_us)
-{
-    float all[8];
-    rf_result rc = rf_cli_exchange(t->comm, CONTROL, (float)mine, all);
-    *all_us = 0;
-    for (int r = 0; r < rf_comm_world(t->comm) && rc == RF_OK; r++)
-        *all_us = all[r] > *all_us ? all[r] : *all_us;
-    return rc;
-}
-
-static rf_result one_sample(const timing *t, uint32_t calls, double *us)
-{
-    double mine;
-    rf_result rc = sample(t, calls, &mine);
-    return rc == RF_OK ? slowest(t, mine, us) : rc;
-}
 
 static int ascending(const void *a, const void *b)
 {
@@ -85,23 +32,21 @@ static double quantile(const double *sorted, uint64_t n, double q)
     return sorted[(uint64_t)(q * (double)(n - 1) + 0.5)];
 }
 
-static rf_result time_shape(const timing *t, uint64_t rounds, result *out)
+static rf_result time_shape(rf_comm *comm, const rf_shape *shape, uint64_t rounds, result *out,
+                            rf_error *err)
 {
-    static double series[2][MAX_ROUNDS];
-    double us;
-    rf_result rc = one_sample(t, 3, &us); /* warms up */
-    if (rc == RF_OK)
-        rc = one_sample(t, 3, &us);
+    static double samples[2 * MAX_ROUNDS], series[2][MAX_ROUNDS];
+    rf_result rc = rf_time(comm, 0, shape, 3, samples, 2, err); /* warms up */
     if (rc != RF_OK)
         return rc;
-    double calls = SAMPLE_S * 1e6 / (us > 0 ? us : 1);
+    double calls = SAMPLE_S * 1e6 / (samples[1] > 0 ? samples[1] : 1);
     out->calls = calls < 3 ? 3 : calls > MAX_CALLS ? MAX_CALLS : (uint32_t)calls;
+    rc = rf_time(comm, 0, shape, out->calls, samples, 2 * rounds, err);
+    if (rc != RF_OK)
+        return rc;
     for (uint64_t k = 0; k < rounds; k++)
-        for (int half = 0; half < 2; half++) { /* A B, B A, A B ... */
-            rc = one_sample(t, out->calls, &series[(k + (uint64_t)half) % 2][k]);
-            if (rc != RF_OK)
-                return rc;
-        }
+        for (uint64_t half = 0; half < 2; half++) /* A B, B A, A B ... */
+            series[(k + half) % 2][k] = samples[2 * k + half];
     for (int s = 0; s < 2; s++)
         qsort(series[s], rounds, sizeof series[s][0], ascending);
     out->p10 = quantile(series[0], rounds, 0.1);
@@ -110,46 +55,6 @@ static rf_result time_shape(const timing *t, uint64_t rounds, result *out)
     double ratio = out->median / quantile(series[1], rounds, 0.5) - 1;
     out->noise = ratio < 0 ? -ratio : ratio;
     return RF_OK;
-}
-
-static rf_result capture(timing *t)
-{
-    rf_error err;
-    rf_result rc = rf_cpu_stream_create(&t->stream, &err);
-    t->in_graph = IN_GRAPH;
-    if (rc == RF_OK)
-        rc = rf_channel_rebind(t->comm, TIMED);
-    if (rc == RF_OK)
-        rc = rf_cpu_capture_begin(t->stream);
-    for (uint32_t i = 0; i < t->in_graph && rc == RF_OK; i++)
-        rc = one_call(t, t->stream);
-    if (rc == RF_OK)
-        rc = rf_cpu_capture_end(t->stream, &t->graph);
-    return rc == RF_OK ? rf_channel_rebind(t->comm, TIMED) : rc;
-}
-
-static rf_result measure(rf_comm *comm, const rf_shape *shape, uint64_t rounds, result *out)
-{
-    timing t = {.comm = comm, .shape = *shape};
-    size_t bytes = rf_cli_shape_bytes(shape);
-    t.in = malloc(bytes);
-    t.out = malloc(bytes);
-    rf_result rc = t.in && t.out ? RF_OK : RF_E_MEMORY;
-    if (rc == RF_OK) { /* ordinary numbers in every dtype, and pages of our own */
-        memset(t.in, 0x3C, bytes);
-        memset(t.out, 0x3C, bytes);
-    }
-    if (rc == RF_OK && shape->mode == RF_GRAPH)
-        rc = capture(&t);
-    if (rc == RF_OK)
-        rc = time_shape(&t, rounds, out);
-    rf_cpu_stream_destroy(t.stream);
-    rf_cpu_graph_destroy(t.graph);
-    if (rc == RF_OK)
-        rc = rf_channel_rebind(comm, TIMED);
-    free(t.in);
-    free(t.out);
-    return rc;
 }
 
 /* ---- output ---- */
@@ -172,20 +77,20 @@ static void print_row(const rf_comm *comm, const rf_shape *s, const result *r)
 {
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
-    rf_plan_query(comm, TIMED, s->rows * s->hidden, s->dtype, s->mode, &plan);
-    printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s, %u KiB steps%s%s%s\n",
+    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
+    printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s, %u %s%s%s%s\n",
            rf_cli_mark(r->verdict == RF_OK), rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), r->median, r->p10, r->p90,
            gigabytes_per_second(s, r->median), r->noise * 100, plan.variant, plan.grid,
-           rf_cli_style_of(RF_CLI_DIM), plan.rung == RF_RUNG_EXACT ? "" : ", not measured here",
-           rf_cli_style_of(RF_CLI_PLAIN));
+           rf_cli_grid_unit(plan.variant), rf_cli_style_of(RF_CLI_DIM),
+           plan.rung == RF_RUNG_EXACT ? "" : ", not measured here", rf_cli_style_of(RF_CLI_PLAIN));
     fflush(stdout);
 }
 
 static void print_json(const rf_comm *comm, const rf_shape *s, const result *r, int first)
 {
     rf_plan_info plan = {0};
-    rf_plan_query(comm, TIMED, s->rows * s->hidden, s->dtype, s->mode, &plan);
+    rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s\n  {\"dtype\": \"%s\", \"rows\": %llu, \"hidden\": %llu, \"mode\": \"%s\", "
            "\"bytes\": %llu, \"right\": %s, \"median_us\": %.4f, \"p10_us\": %.4f, "
            "\"p90_us\": %.4f, \"gb_per_s\": %.4f, \"noise\": %.4f, \"calls_per_sample\": %u, "
@@ -201,16 +106,6 @@ static void print_json(const rf_comm *comm, const rf_shape *s, const result *r, 
 
 /* ---- the ranks ---- */
 
-static rf_result prepare(rf_comm *comm, const rf_cli_shapes *s, rf_error *err)
-{
-    int control;
-    rf_shape word = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 1, (uint64_t)rf_comm_world(comm)};
-    rf_result rc = rf_channel_open(comm, "control", &control, err);
-    if (rc == RF_OK)
-        rc = rf_prepare(comm, control, &word, 1, err);
-    return rc == RF_OK ? rf_prepare(comm, TIMED, s->list, s->n, err) : rc;
-}
-
 static int bench_all(const job *j, rf_comm *comm)
 {
     int code = RF_CLI_OK, speaks = rf_comm_rank(comm) == 0;
@@ -221,15 +116,13 @@ static int bench_all(const job *j, rf_comm *comm)
                rf_comm_world(comm));
     for (size_t i = 0; i < j->shapes.n; i++) {
         const rf_shape *s = &j->shapes.list[i];
-        result r = {.verdict = rf_cli_verify(comm, TIMED, s, i)};
+        rf_error err = {0};
+        result r = {.verdict = rf_verify(comm, 0, s, i, &err)};
         rf_result rc = r.verdict == RF_E_WRONG ? RF_OK : r.verdict;
         if (rc == RF_OK)
-            rc = measure(comm, s, j->rounds, &r);
-        if (rc != RF_OK) {
-            rf_error err = {.code = rc};
-            const rf_error *last = rf_comm_error(comm);
-            return rf_cli_failed("timing", last && last->code == rc ? last : &err);
-        }
+            rc = time_shape(comm, s, j->rounds, &r, &err);
+        if (rc != RF_OK)
+            return rf_cli_failed("timing", &err);
         code = r.verdict == RF_OK ? code : RF_CLI_FAILURE;
         if (speaks && j->json)
             print_json(comm, s, &r, i == 0);
@@ -248,10 +141,9 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     rf_error err = {0};
     j->setup.capacity_bytes = rf_cli_shapes_largest(&j->shapes);
     j->setup.store_flags = RF_STORE_READ;
-    j->setup.channels = 2;
     if (rf_cli_comm_open(&j->setup, boot, &c))
         return RF_CLI_FAILURE;
-    int ready = prepare(c.comm, &j->shapes, &err) == RF_OK;
+    int ready = rf_prepare(c.comm, 0, j->shapes.list, j->shapes.n, &err) == RF_OK;
     int code = ready ? bench_all(j, c.comm) : rf_cli_failed("preparing", &err);
     rf_cli_comm_close(&c, code == RF_CLI_OK);
     return code;
@@ -265,6 +157,7 @@ int rf_cli_bench(int argc, char **argv)
     const rf_cli_option options[] = {
         RF_CLI_WORLD_OPTION(&n),
         RF_CLI_DB_OPTION(&j.setup),
+        RF_CLI_BACKEND_OPTION(&j.setup),
         RF_CLI_SHAPE_OPTIONS(&j.shapes),
         {"rounds", 0, "N", RF_CLI_NUMBER, &j.rounds, "samples of each series (default 15)"},
         {"json", 0, NULL, RF_CLI_FLAG, &j.json, "as JSON"},

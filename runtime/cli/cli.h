@@ -25,7 +25,8 @@ typedef enum rf_cli_kind {
     RF_CLI_FLAG,   /* int *: 1 when given */
     RF_CLI_TEXT,   /* const char ** */
     RF_CLI_NUMBER, /* uint64_t *: a whole decimal number from 1 */
-    RF_CLI_TIME    /* uint32_t *, in milliseconds: 90, 90s, 500ms, 2m */
+    RF_CLI_TIME,   /* uint32_t *, in milliseconds: 90, 90s, 500ms, 2m */
+    RF_CLI_BACKEND /* rf_backend_kind *: cpu, cuda */
 } rf_cli_kind;
 
 typedef struct rf_cli_option {
@@ -55,6 +56,12 @@ typedef struct rf_cli_syntax {
     {                                                                                              \
         "db", 0, "FILE", RF_CLI_TEXT, &(setup)->db,                                                \
             "tactic database (default $RANKFOLD_DB, else the user's)"                              \
+    }
+
+#define RF_CLI_BACKEND_OPTION(setup)                                                               \
+    {                                                                                              \
+        "backend", 0, "NAME", RF_CLI_BACKEND, &(setup)->backend,                                   \
+            "cpu (default) or cuda: rank R takes GPU R"                                            \
     }
 
 #define RF_CLI_SYNTAX(command, arguments, text, options, min_rest, max_rest)                       \
@@ -154,6 +161,7 @@ typedef int (*rf_cli_rank_fn)(const rf_bootstrap *boot, void *ctx);
 int rf_cli_world(uint64_t n, rf_cli_rank_fn fn, void *ctx);
 
 typedef struct rf_cli_setup {
+    rf_backend_kind backend;
     const char *db;          /* NULL = the user's */
     uint32_t store_flags;    /* RF_STORE_READ or 0 */
     uint64_t capacity_bytes; /* largest tensor */
@@ -166,21 +174,21 @@ typedef struct rf_cli_comm {
     rf_store *store; /* rank 0 only */
 } rf_cli_comm;
 
-/* Creates this rank's comm with all packs of this program. 0, or RF_CLI_FAILURE (said). */
+/* Creates this rank's comm with this program's packs for the backend. 0, or RF_CLI_FAILURE (said).
+ */
 int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out);
 /* Closes (collective) when `orderly`, and destroys. */
 void rf_cli_comm_close(rf_cli_comm *c, int orderly);
 
-/* Packs that this program is linked with. */
-extern const rf_pack *const rf_cli_packs[];
+/* Packs that this program is linked with (packs.c). */
+typedef struct rf_cli_pack {
+    rf_backend_kind backend;
+    const rf_pack *pack;
+} rf_cli_pack;
+extern const rf_cli_pack rf_cli_packs[];
 extern const size_t rf_cli_n_packs;
 
-/* All-reduces random bits on a channel, out of place and in place, and compares with the oracle.
- * RF_OK, RF_E_WRONG, E_MEMORY or the call's error. Collective. */
-rf_result rf_cli_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed);
-
-/* Every rank brings a number, all leave with all of them (single precision): through the all-reduce
- * itself, on a channel of its own. Collective. */
-rf_result rf_cli_exchange(rf_comm *comm, int channel, float mine, float all[8]);
+/* What a plan's grid counts, by the variant's name: "KiB steps" or "blocks". */
+const char *rf_cli_grid_unit(const char *variant);
 
 #endif

@@ -5,11 +5,8 @@
 
 #include "cli/cli.h"
 
-RF_DECLARE_PACK(cpu);
-const rf_pack *const rf_cli_packs[] = {&rf_pack_cpu};
-const size_t rf_cli_n_packs = sizeof rf_cli_packs / sizeof *rf_cli_packs;
-
-#define CLOSE_MS 10000u
+#define CLOSE_MS  10000u
+#define MAX_PACKS 8
 
 /* Warnings, each once: every prepare repeats what is wrong with the database. */
 static void log_line(void *ctx, int level, const char *line)
@@ -39,13 +36,34 @@ static const char *shipped_database(void)
     return NULL;
 }
 
+const char *rf_cli_grid_unit(const char *variant)
+{
+    return strstr(variant, "_peer_") ? "blocks" : "KiB steps";
+}
+
+static size_t packs_of(rf_backend_kind backend, const rf_pack *packs[MAX_PACKS])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < rf_cli_n_packs && n < MAX_PACKS; i++)
+        if (rf_cli_packs[i].backend == backend)
+            packs[n++] = rf_cli_packs[i].pack;
+    return n;
+}
+
 int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out)
 {
     rf_error err = {0};
     rf_cli_comm c = {0};
     rf_config config = RF_CONFIG_INIT;
-    config.packs = rf_cli_packs;
-    config.n_packs = rf_cli_n_packs;
+    static const rf_pack *packs[MAX_PACKS]; /* as long as the comm */
+    config.backend = setup->backend;
+    config.device = boot->rank;
+    config.packs = packs;
+    config.n_packs = packs_of(setup->backend, packs);
+    if (!config.n_packs) {
+        rf_cli_error("this program has no kernels for GPUs; rankfold-h200, say, has (ninja gpu)");
+        return RF_CLI_FAILURE;
+    }
     config.capacity_bytes = setup->capacity_bytes < 4096 ? 4096 : setup->capacity_bytes;
     config.channels = setup->channels;
     config.deadline_ms = setup->deadline_ms;

@@ -110,12 +110,13 @@ static int check_packs(const job *j, char *out)
     (void)j;
     for (size_t p = 0; p < rf_cli_n_packs && used < FINDING; p++) {
         rf_variant_info v;
-        if (rf_pack_variant(rf_cli_packs[p], 0, &v) != RF_OK) {
+        if (rf_pack_variant(rf_cli_packs[p].pack, 0, &v) != RF_OK) {
             snprintf(out, FINDING, "pack %zu is empty or does not fit this runtime", p);
             return 0;
         }
-        used += (size_t)snprintf(out + used, FINDING - used, "%s%s: %zu variants, %s",
-                                 p ? "; " : "", v.sku, rf_pack_count(rf_cli_packs[p]), v.toolchain);
+        used +=
+            (size_t)snprintf(out + used, FINDING - used, "%s%s: %zu variants, %s", p ? "; " : "",
+                             v.sku, rf_pack_count(rf_cli_packs[p].pack), v.toolchain);
     }
     return 1;
 }
@@ -175,11 +176,11 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
-    printf("%s   %-18s %8s  %s, %u KiB steps\n%14s%s%s%s\n", rf_cli_mark(verdict == RF_OK),
+    printf("%s   %-18s %8s  %s, %u %s\n%14s%s%s%s\n", rf_cli_mark(verdict == RF_OK),
            rf_cli_shape_text(s, shape), rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes),
-           plan.fallback ? "the caller's own collective" : plan.variant, plan.grid, "",
-           rf_cli_style_of(RF_CLI_DIM), verdict == RF_OK ? plan.reason : rf_strerror(verdict),
-           rf_cli_style_of(RF_CLI_PLAIN));
+           plan.fallback ? "the caller's own collective" : plan.variant, plan.grid,
+           rf_cli_grid_unit(plan.variant), "", rf_cli_style_of(RF_CLI_DIM),
+           verdict == RF_OK ? plan.reason : rf_strerror(verdict), rf_cli_style_of(RF_CLI_PLAIN));
 }
 
 static int rank(const rf_bootstrap *boot, void *ctx)
@@ -200,7 +201,9 @@ static int rank(const rf_bootstrap *boot, void *ctx)
                "ranks", boot->world);
     int code = RF_CLI_OK;
     for (size_t i = 0; i < j->shapes.n && code == RF_CLI_OK; i++) {
-        rf_result verdict = rf_cli_verify(c.comm, 0, &j->shapes.list[i], i);
+        rf_result verdict = rf_verify(c.comm, 0, &j->shapes.list[i], i, &err);
+        if (verdict == RF_FALLBACK)
+            verdict = RF_OK;
         if (boot->rank == 0)
             print_plan(c.comm, &j->shapes.list[i], verdict);
         code = verdict == RF_OK ? code : RF_CLI_FAILURE;
@@ -217,6 +220,7 @@ int rf_cli_doctor(int argc, char **argv)
     const rf_cli_option options[] = {
         RF_CLI_WORLD_OPTION(&n),
         RF_CLI_DB_OPTION(&j.setup),
+        RF_CLI_BACKEND_OPTION(&j.setup),
         RF_CLI_SHAPE_OPTIONS(&j.shapes),
     };
     const rf_cli_syntax syntax = RF_CLI_SYNTAX(

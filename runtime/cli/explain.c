@@ -40,7 +40,8 @@ static void print_candidate(void *ctx, sqlite3_stmt *row)
         l->hidden++;
         return;
     }
-    printf("  %-48s %5d KiB steps  ", rf_cli_column(row, 0), sqlite3_column_int(row, 1));
+    printf("  %-48s %5d %s  ", rf_cli_column(row, 0), sqlite3_column_int(row, 1),
+           rf_cli_grid_unit(rf_cli_column(row, 0)));
     if (median > 0)
         printf("%10.2f us  +-%-8.2f %5.2fx", median, sqlite3_column_double(row, 5),
                l->best > 0 ? median / l->best : 1);
@@ -87,9 +88,9 @@ static void print_plan(const rf_comm *comm, const rf_shape *s)
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s, %s, %d ranks\n", rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), rf_comm_world(comm));
-    printf("  plan    %s%s%s, %u KiB steps\n", rf_cli_style_of(RF_CLI_BOLD),
+    printf("  plan    %s%s%s, %u %s\n", rf_cli_style_of(RF_CLI_BOLD),
            plan.fallback ? "fall back to the caller's own collective" : plan.variant,
-           rf_cli_style_of(RF_CLI_PLAIN), plan.grid);
+           rf_cli_style_of(RF_CLI_PLAIN), plan.grid, rf_cli_grid_unit(plan.variant));
     printf("  rung    %d: %s\n", (int)plan.rung, rf_rung_text(plan.rung));
     printf("  reason  %s\n", plan.reason);
     if (plan.median_us > 0)
@@ -124,6 +125,7 @@ int rf_cli_explain(int argc, char **argv)
     const rf_cli_option options[] = {
         RF_CLI_WORLD_OPTION(&n),
         RF_CLI_DB_OPTION(&j.setup),
+        RF_CLI_BACKEND_OPTION(&j.setup),
         {"all", 'a', NULL, RF_CLI_FLAG, &j.all, "show dropped and failed candidates too"},
     };
     const rf_cli_syntax syntax = RF_CLI_SYNTAX(

@@ -56,6 +56,17 @@ static int milliseconds(const char *text, uint32_t *out)
     return 0;
 }
 
+static int backend(const char *text, rf_backend_kind *out)
+{
+    static const char *const names[] = {[RF_BACKEND_CPU] = "cpu", [RF_BACKEND_CUDA] = "cuda"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *out = (rf_backend_kind)i;
+            return 1;
+        }
+    return 0;
+}
+
 /* 1 = stored. */
 static int store(const rf_cli_option *o, const char *text)
 {
@@ -70,6 +81,8 @@ static int store(const rf_cli_option *o, const char *text)
         return number(text, o->into);
     case RF_CLI_TIME:
         return milliseconds(text, o->into);
+    case RF_CLI_BACKEND:
+        return backend(text, o->into);
     }
     return 0;
 }
@@ -82,6 +95,9 @@ static int usage(const rf_cli_syntax *s)
 
 int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
 {
+    static const char *const expected[] = {[RF_CLI_NUMBER] = "a whole number from 1",
+                                           [RF_CLI_TIME] = "a time such as 90, 500ms or 2m",
+                                           [RF_CLI_BACKEND] = "cpu or cuda"};
     struct option longs[MAX_OPTIONS + 2] = {0};
     char shorts[2 * MAX_OPTIONS + 4] = ":h", *end = shorts + 2;
     for (size_t i = 0; i < s->n && i < MAX_OPTIONS; i++) {
@@ -114,8 +130,7 @@ int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
             o++;
         if (!store(o, optarg)) {
             rf_cli_error("%s: --%s: found '%s', expected %s", s->command, o->name, optarg,
-                         o->kind == RF_CLI_TIME ? "a time such as 90, 500ms or 2m"
-                                                : "a whole number from 1");
+                         expected[o->kind]);
             return usage(s);
         }
     }

@@ -19,7 +19,8 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
         printf("%9.2f us", plan.median_us);
     else
         printf("%12s", "-");
-    printf("  %s, %u KiB steps", plan.fallback ? "the baseline" : plan.variant, plan.grid);
+    printf("  %s, %u %s", plan.fallback ? "the baseline" : plan.variant, plan.grid,
+           rf_cli_grid_unit(plan.variant));
     if (verdict != RF_OK)
         printf("  %s%s%s", rf_cli_style_of(RF_CLI_BAD), rf_strerror(verdict),
                rf_cli_style_of(RF_CLI_PLAIN));
@@ -33,13 +34,16 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
 /* Every shape once more, as a program calls it, against the oracle. */
 static int verify(const rf_cli_comm *c, const rf_cli_shapes *shapes)
 {
+    rf_error err = {0};
     int code = RF_CLI_OK;
     for (size_t i = 0; i < shapes->n; i++) {
-        rf_result rc = rf_cli_verify(c->comm, 0, &shapes->list[i], 1000 + i);
+        rf_result rc = rf_verify(c->comm, 0, &shapes->list[i], 1000 + i, &err);
+        if (rc == RF_FALLBACK)
+            rc = RF_OK;
         if (rf_comm_rank(c->comm) == 0)
             print_plan(c->comm, &shapes->list[i], rc);
         if (rc != RF_OK && rc != RF_E_WRONG)
-            return rf_cli_failed("verifying", rf_comm_error(c->comm));
+            return rf_cli_failed("verifying", &err);
         if (rc != RF_OK)
             code = RF_CLI_FAILURE;
     }
@@ -94,6 +98,7 @@ int rf_cli_tune(int argc, char **argv)
     const rf_cli_option options[] = {
         RF_CLI_WORLD_OPTION(&n),
         RF_CLI_DB_OPTION(&j.setup),
+        RF_CLI_BACKEND_OPTION(&j.setup),
         RF_CLI_SHAPE_OPTIONS(&j.shapes),
         {"budget", 'b', "TIME", RF_CLI_TIME, &j.options.budget_ms,
          "for the whole session: 90, 500ms, 2m (default 60)"},

@@ -31,9 +31,9 @@ static size_t list(const char *glob, uint64_t world, int json)
 {
     size_t shown = 0;
     for (size_t p = 0; p < rf_cli_n_packs; p++)
-        for (size_t i = 0; i < rf_pack_count(rf_cli_packs[p]); i++) {
+        for (size_t i = 0; i < rf_pack_count(rf_cli_packs[p].pack); i++) {
             rf_variant_info v;
-            if (rf_pack_variant(rf_cli_packs[p], i, &v) != RF_OK || !wanted(&v, glob, world))
+            if (rf_pack_variant(rf_cli_packs[p].pack, i, &v) != RF_OK || !wanted(&v, glob, world))
                 continue;
             if (json)
                 print_json(&v, shown == 0);

@@ -43,6 +43,25 @@ typedef struct rfi_stream_info {
     int capturing;
 } rfi_stream_info;
 
+/* What the tuner does by itself: a stream of its own, graphs of many calls, tensors. Handles belong
+ * to the backend; NULL is fine to close. */
+typedef struct rfi_workbench {
+    rf_result (*open_stream)(rfi_device *device, void **stream, rf_error *err);
+    rf_result (*wait)(rfi_device *device, void *stream); /* the first error since the last wait */
+    void (*close_stream)(rfi_device *device, void *stream);
+    rf_result (*begin_capture)(rfi_device *device, void *stream);
+    rf_result (*end_capture)(rfi_device *device, void *stream, void **graph);
+    /* Launches the graph so many times in a row, waits, and says how long they took together. */
+    rf_result (*replay)(rfi_device *device, void *graph, void *stream, uint32_t times, double *ns);
+    void (*close_graph)(rfi_device *device, void *graph);
+    /* Memory for tensors, and copies to and from the host's; all NULL where tensors are host memory
+     * and the NULL stream is synchronous. */
+    rf_result (*open_tensor)(rfi_device *device, size_t bytes, unsigned char **tensor,
+                             rf_error *err);
+    rf_result (*copy)(rfi_device *device, void *to, const void *from, size_t bytes);
+    void (*close_tensor)(rfi_device *device, unsigned char *tensor);
+} rfi_workbench;
+
 typedef struct rfi_backend {
     const char *name;
     uint8_t transport; /* RF_TRANSPORT_LIST: of the variants that it launches */
@@ -96,6 +115,7 @@ typedef struct rfi_backend {
                        uint32_t timeout_ms); /* all launches of this rank are done */
     /* Never blocks: launches in flight and graphs keep what they use, as `unmap` does. */
     void (*close)(rfi_device *device);
+    const rfi_workbench *workbench;
 } rfi_backend;
 
 /* A fault code (rf_fault_code) as the result that a call returns, and in words that follow a rank:

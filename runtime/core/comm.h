@@ -105,8 +105,6 @@ int rfi_class_count(void);
 int rfi_class_of(uint64_t bytes);
 uint64_t rfi_class_bytes(int size_class); /* its largest size; of the last, a size inside */
 uint32_t rfi_class_grid(uint64_t bytes);
-/* The grid to launch `variant` with when nothing is measured. */
-uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *variant, uint64_t bytes);
 
 /* channel.c */
 unsigned char *rfi_region(const rf_comm *comm, int rank, int channel);

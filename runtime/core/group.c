@@ -53,6 +53,17 @@ const char *rfi_toolchain(const rf_comm *comm)
     return comm->toolchain;
 }
 
+const rfi_workbench *rfi_workbench_of(const rf_comm *comm, rfi_device **device)
+{
+    *device = comm->device;
+    return comm->backend->workbench;
+}
+
+uint32_t rfi_max_grid(const rf_comm *comm)
+{
+    return comm->max_grid;
+}
+
 rf_store *rfi_store(const rf_comm *comm)
 {
     return comm->rank == 0 ? comm->config.store : NULL;

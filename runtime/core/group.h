@@ -35,11 +35,19 @@ const rf_variant *rfi_variant_at(const rf_comm *comm, size_t i);
 const rf_variant *rfi_variant_by_hash(const rf_comm *comm, const unsigned char hash[16]);
 const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name);
 
+/* The grid to launch `variant` with when nothing is measured. */
+uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *variant, uint64_t bytes);
+/* Blocks of one kernel that surely run at once on every rank; cpu: no limit. */
+uint32_t rfi_max_grid(const rf_comm *comm);
+
 /* Freezes a plan without asking the store: what the tuner has measured and could not record (no
  * store, or it was lost). Local, loads the shard; the tuner calls it on every rank with the same
  * arguments. Rung EXACT. */
 rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const rf_variant *variant,
                        uint32_t grid, double median_us, rf_error *err);
+
+/* What carries the comm out, for work of the tuner's own. */
+const rfi_workbench *rfi_workbench_of(const rf_comm *comm, rfi_device **device);
 
 /* Group facts, equal on all ranks after create. */
 const rfi_fingerprint *rfi_hw(const rf_comm *comm);

@@ -306,4 +306,5 @@ const rfi_backend rfi_backend_cpu = {
     .clear = cpu_clear,
     .drain = cpu_drain,
     .close = cpu_close,
+    .workbench = &rfi_cpu_workbench,
 };

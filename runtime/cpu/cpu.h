@@ -1,5 +1,6 @@
 /* Private to the cpu backend. cpu.c: the table; facts.c: what this machine is; memory.c: sealed
- * memfds; wait.c: what kernels ask of their host; stream.c: queues, capture and replay. */
+ * memfds; wait.c: what kernels ask of their host; stream.c: queues, capture and replay;
+ * workbench.c: what the tuner drives. */
 #ifndef RANKFOLD_CPU_H
 #define RANKFOLD_CPU_H
 
@@ -48,5 +49,8 @@ void rfi_cpu_release(rfi_device *d);
 rf_result rfi_cpu_enqueue(void *stream, rfi_device *d, const rf_variant *variant,
                           const rf_params *params);
 void rfi_cpu_stream_info(void *stream, rfi_stream_info *out);
+
+/* workbench.c */
+extern const rfi_workbench rfi_cpu_workbench;
 
 #endif

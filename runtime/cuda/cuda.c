@@ -491,4 +491,5 @@ const rfi_backend rfi_backend_cuda = {
     .clear = cuda_clear,
     .drain = cuda_drain,
     .close = cuda_close,
+    .workbench = &rfi_cuda_workbench,
 };

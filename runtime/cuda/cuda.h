@@ -1,6 +1,6 @@
 /* Private to the cuda backend. driver.c: the driver's entry points; cuda.c: the table, devices,
  * launches; memory.c: memory that ranks share; image.c: shards and their kernels; facts.c: what the
- * device is. */
+ * device is; workbench.c: what the tuner drives. */
 #ifndef RANKFOLD_CUDA_H
 #define RANKFOLD_CUDA_H
 
@@ -69,6 +69,9 @@ rf_result rfi_cuda_import(rfi_device *d, const rfi_memory *theirs, int same_proc
                           rfi_memory *out, rf_error *err);
 void rfi_cuda_forget(rfi_device *d, rfi_memory *m);
 void rfi_cuda_unmap_all(rfi_device *d);
+
+/* workbench.c */
+extern const rfi_workbench rfi_cuda_workbench;
 
 /* image.c */
 rf_result rfi_cuda_load(rfi_device *d, const rf_shard *shard, const rf_variant *variant,

@@ -130,7 +130,7 @@ enum { /* values of the driver's headers, by their names there */
     X(cuMemsetD8Async, 3020, (CUdeviceptr at, unsigned char value, size_t n, CUstream stream))     \
     X(cuMemcpyHtoDAsync, 3020, (CUdeviceptr to, const void *from, size_t n, CUstream stream))      \
     X(cuMemcpyDtoHAsync, 3020, (void *to, CUdeviceptr from, size_t n, CUstream stream))            \
-    X(cuMemcpyDtoDAsync, 3020, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream))      \
+    X(cuMemcpyAsync, 4000, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream stream))          \
     X(cuPointerGetAttribute, 4000, (void *value, int attribute, CUdeviceptr at))                   \
     X(cuLibraryLoadData, 12000,                                                                    \
       (CUlibrary * library, const void *image, int *jit_options, void **jit_values,                \

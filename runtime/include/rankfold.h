@@ -436,6 +436,17 @@ typedef struct rf_tune_summary {
  * measured stays in use for this comm. `out` may be NULL. */
 RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                          const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
+/* Collective. Runs the shape's plan in and out of place on test data of the library's own, special
+ * values among them, and compares with rf_oracle_all_reduce. Errors: RF_E_WRONG, those of a call,
+ * E_MEMORY; RF_FALLBACK where the plan is the caller's own collective. Takes the channel from its
+ * stream, as rf_channel_rebind does. */
+RF_API rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed,
+                           rf_error *err);
+/* Collective. Takes `n` samples of the shape's plan: us[i] = microseconds of one call in a row of
+ * about `calls`, captured and replayed where the shape's mode says so, on the slowest rank. Errors
+ * and channel as for rf_verify. */
+RF_API rf_result rf_time(rf_comm *comm, int channel, const rf_shape *shape, uint32_t calls,
+                         double *us, size_t n, rf_error *err);
 /* 1 while a tuning session of exactly this comm is open. There is no process-wide tuner state. Any
  * thread. */
 RF_API int rf_can_profile(const rf_comm *comm);

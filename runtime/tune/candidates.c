@@ -1,6 +1,7 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 
+#include "core/codes.h"
 #include "tune/candidates.h"
 
 /* From "fits in L1 twice" to "fits in L2 twice". */
@@ -23,6 +24,24 @@ size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS])
     return n;
 }
 
+size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS])
+{
+    const uint32_t wanted[] = {(usual + 1) / 2, usual, usual <= most / 2 ? 2 * usual : most};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (n == 0 || wanted[i] > grids[n - 1])
+            grids[n++] = wanted[i];
+    return n;
+}
+
+static size_t grids_of(const rf_comm *comm, const rf_variant *v, uint64_t bytes,
+                       uint32_t grids[RFI_GRIDS])
+{
+    if (v->transport == RFI_TRANSPORT_CPU)
+        return rfi_grids(bytes, grids);
+    return rfi_block_grids(rfi_usual_grid(comm, v, bytes), rfi_max_grid(comm), grids);
+}
+
 uint64_t rfi_shape_bytes(const rf_shape *shape)
 {
     return shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
@@ -38,13 +57,11 @@ static int serves(const rf_variant *v, const rf_shape *shape)
 rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char *filter,
                          rfi_tune_candidate **out, size_t *n, rf_error *err)
 {
-    uint32_t grids[RFI_GRIDS];
-    size_t n_grids = rfi_grids(rfi_shape_bytes(shape), grids);
     size_t variants = rfi_variant_count(comm);
-    rfi_tune_candidate *list = malloc((variants * n_grids + 1) * sizeof *list);
+    rfi_tune_candidate *list = malloc((variants * RFI_GRIDS + 1) * sizeof *list);
     if (!list)
         return rfi_fail(err, RF_E_MEMORY, rf_comm_rank(comm), "tune",
-                        "no memory for %zu candidates", variants * n_grids);
+                        "no memory for %zu candidates", variants * RFI_GRIDS);
     *n = 0;
     for (size_t i = 0; i < variants; i++) {
         const rf_variant *v = rfi_variant_at(comm, i);
@@ -53,7 +70,9 @@ rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char 
         const char *refusal = rfi_refusal(comm, v, shape);
         if (refusal)
             list[(*n)++] = (rfi_tune_candidate){v, 0, refusal};
-        for (size_t g = 0; !refusal && g < n_grids; g++)
+        uint32_t grids[RFI_GRIDS];
+        size_t n_grids = refusal ? 0 : grids_of(comm, v, rfi_shape_bytes(shape), grids);
+        for (size_t g = 0; g < n_grids; g++)
             list[(*n)++] = (rfi_tune_candidate){v, grids[g], NULL};
     }
     *out = list;

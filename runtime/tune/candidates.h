@@ -13,9 +13,12 @@ typedef struct rfi_tune_candidate {
 
 #define RFI_GRIDS 4 /* most grids of one variant */
 
-/* Step sizes in KiB worth trying for a payload: ascending, at least one; every one but the last
- * really cuts the payload. Returns how many. */
+/* cpu: step sizes in KiB worth trying for a payload: ascending, at least one; every one but the
+ * last really cuts the payload. Returns how many. */
 size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS]);
+
+/* peer: numbers of blocks around the usual one, ascending, from 1 to `most`. Returns how many. */
+size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS]);
 
 /* Every variant that could serve the shape, in pack order, with each of its grids; refused ones
  * once, with the reason. filter: glob on names, NULL = all. *out is the caller's to free; NULL when

@@ -89,6 +89,7 @@ rf_result rfi_data_open(rfi_data *d, rf_dtype dtype, uint64_t count, int rank, i
     for (int r = 0; r < world; r++, next += one)
         new.inputs[r] = next;
     new.expected = next;
+    new.bytes = 2 * whole;
     *d = new;
     return RF_OK;
 }

@@ -14,6 +14,7 @@ typedef struct rfi_data {
     int rank, world;
     uint64_t count, period;
     unsigned char *in, *out;             /* count elements each, aligned to RF_LINE */
+    size_t bytes;                        /* from `in` to behind `out` and its guard */
     unsigned char *inputs[RF_MAX_WORLD]; /* one period of each rank's */
     unsigned char *expected;             /* one period of the sum */
     void *block;                         /* what is freed */

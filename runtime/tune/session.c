@@ -42,6 +42,7 @@ static rf_result obey(rfi_session *s, const rfi_order *o, reply *r, rf_error *er
 {
     rfi_worker *w = &s->worker;
     const rf_variant *variant = NULL;
+    rf_result rc;
     if (o->kind == RFI_ORDER_CHECK || o->kind == RFI_ORDER_MEASURE || o->kind == RFI_ORDER_SET) {
         variant = rfi_variant_by_hash(s->comm, o->hash);
         if (!variant)
@@ -51,12 +52,14 @@ static rf_result obey(rfi_session *s, const rfi_order *o, reply *r, rf_error *er
     tell(s, o, variant);
     switch (o->kind) {
     case RFI_ORDER_SHAPE:
-        return rfi_worker_shape(w, &s->shapes[o->shape], err);
+        rc = rfi_worker_shape(w, &s->shapes[o->shape], err);
+        if (rc == RF_OK)
+            rfi_worker_hurry(w);
+        return rc;
     case RFI_ORDER_CHECK:
         return rfi_worker_check(w, variant, o->grid, o->seed, &r->ns, &r->wrong, err);
     case RFI_ORDER_SETTLE:
-        rfi_worker_settle(w, o->seed);
-        return RF_OK;
+        return rfi_worker_settle(w, o->seed, err);
     case RFI_ORDER_MEASURE:
         return rfi_worker_measure(w, variant, o->grid, o->calls, &r->ns, err);
     case RFI_ORDER_PREPARE:

@@ -148,7 +148,7 @@ rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
         return rc;
     if (!s.options.seed)
         s.options.seed = fresh_seed(); /* only rank 0's is used */
-    s.worker = (rfi_worker){.comm = comm, .channel = channel};
+    s.worker = rfi_worker_of(comm, channel);
     s.start = rfi_seconds();
     rfi_set_tuning(comm, 1);
     rc = rf_comm_rank(comm) == 0 ? rfi_session_lead(&s, err) : rfi_session_follow(&s, err);

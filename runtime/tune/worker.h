@@ -9,10 +9,16 @@ typedef struct rfi_worker {
     int channel;
     rf_shape shape;
     rfi_data data;
-    rf_cpu_stream *stream; /* graph shapes only; NULL until the first */
+    const rfi_workbench *bench; /* of the comm's device */
+    rfi_device *device;
+    unsigned char *tensors; /* the device's copy of data.in and data.out; NULL = they serve */
+    void *stream;           /* NULL = calls are synchronous */
 } rfi_worker;
 
-/* Buffers for the shape, and a candidate's deadline for the channel. Errors: E_MEMORY, E_SYSTEM. */
+/* Holds nothing yet. */
+rfi_worker rfi_worker_of(rf_comm *comm, int channel);
+
+/* Buffers for the shape. Errors: E_MEMORY, E_SYSTEM, E_BACKEND. */
 rf_result rfi_worker_shape(rfi_worker *w, const rf_shape *shape, rf_error *err);
 
 /* Runs the candidate on fresh data, special values among them, into poisoned output: out of place,
@@ -22,10 +28,14 @@ rf_result rfi_worker_shape(rfi_worker *w, const rf_shape *shape, rf_error *err);
 rf_result rfi_worker_check(rfi_worker *w, const rf_variant *variant, uint32_t grid, uint64_t seed,
                            double *ns, int *wrong, rf_error *err);
 
-/* Ordinary numbers for measuring. */
-void rfi_worker_settle(rfi_worker *w, uint64_t seed);
+/* Makes a candidate that hangs give up in seconds, until close. */
+void rfi_worker_hurry(rfi_worker *w);
 
-/* Time of one call in a row of `calls`, launched as the shape's mode says. Errors: of a call. */
+/* Ordinary numbers for measuring. Errors: E_BACKEND. */
+rf_result rfi_worker_settle(rfi_worker *w, uint64_t seed, rf_error *err);
+
+/* Time of one call in a row of `calls`, launched as the shape's mode says. variant NULL: by the
+ * comm's plan, as a program calls. Errors: of a call. */
 rf_result rfi_worker_measure(rfi_worker *w, const rf_variant *variant, uint32_t grid,
                              uint32_t calls, double *ns, rf_error *err);
 

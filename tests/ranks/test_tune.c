@@ -292,6 +292,41 @@ static void test_graph_shapes_are_measured_by_replay(void **state)
     RANKS_ASSERT(ranks_run(2, graph_mode, "graph", NULL));
 }
 
+/* ---- plans are checked and timed as they stand ---- */
+
+static void plans(int rank, int world, void *arg)
+{
+    rank_comm c = open_comm(rank, world, arg);
+    rf_error err = {0};
+    double us[3] = {0};
+    for (int mode = RF_EAGER; mode <= RF_GRAPH; mode++) {
+        rf_shape shape = small;
+        shape.mode = (rf_mode)mode;
+        RANK_CHECK(rfi_plan_set(c.comm, 0, &shape, &fakes[0], 64, 0, &err) == RF_OK, "%s",
+                   err.text);
+        RANK_CHECK(rf_verify(c.comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+        RANK_CHECK(rf_time(c.comm, 0, &shape, 10, us, 3, &err) == RF_OK, "%s", err.text);
+        RANK_CHECK(us[0] > 0 && us[1] > 0 && us[2] > 0, "%g %g %g", us[0], us[1], us[2]);
+        double all[3 * 2];
+        rfi_allgather(c.comm, "test", us, all, sizeof us, 1000, NULL);
+        RANK_CHECK(memcmp(all, all + 3, sizeof us) == 0, "the ranks' figures differ");
+        if (mode == RF_EAGER)
+            check_call(&c);
+        rfi_plan_set(c.comm, 0, &shape, &fakes[3], 64, 0, &err); /* wrong on rank 1 only */
+        rf_result rc = rf_verify(c.comm, 0, &shape, 1, &err);
+        RANK_CHECK(rc == RF_E_WRONG && err.rank == 1, "%s, rank %d", rf_strerror(rc), err.rank);
+    }
+    RANK_CHECK(rf_verify(c.comm, 1, &small, 1, &err) == RF_E_CHANNEL, "%s", err.text);
+    RANK_CHECK(rf_time(c.comm, 0, NULL, 1, us, 1, &err) == RF_E_ARG, "%s", err.text);
+    close_comm(&c);
+}
+
+static void test_plans_are_verified_and_timed(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, plans, NULL, NULL));
+}
+
 /* ---- what is known is not measured again ---- */
 
 typedef struct outcome {
@@ -564,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_without_a_store_the_winner_is_used),
         cmocka_unit_test(test_ranks_may_be_threads),
         cmocka_unit_test(test_graph_shapes_are_measured_by_replay),
+        cmocka_unit_test(test_plans_are_verified_and_timed),
         cmocka_unit_test(test_a_warm_database_answers_without_measuring),
         cmocka_unit_test(test_forced_sessions_measure_again_and_decide_the_same),
         cmocka_unit_test(test_a_killed_session_is_gone_on_with),

@@ -69,6 +69,19 @@ static void test_tiny_steps_of_large_payloads_are_left_out(void **state)
     assert_int_equal(grids[1], 1024);
 }
 
+static void test_blocks_are_tried_around_the_usual_number(void **state)
+{
+    (void)state;
+    uint32_t grids[RFI_GRIDS];
+    assert_int_equal(rfi_block_grids(1, 132, grids), 2);
+    assert_true(grids[0] == 1 && grids[1] == 2);
+    assert_int_equal(rfi_block_grids(9, 132, grids), 3);
+    assert_true(grids[0] == 5 && grids[1] == 9 && grids[2] == 18);
+    assert_int_equal(rfi_block_grids(132, 132, grids), 2);
+    assert_true(grids[0] == 66 && grids[1] == 132);
+    assert_int_equal(rfi_block_grids(1, 1, grids), 1);
+}
+
 /* ---- data ---- */
 
 static const uint64_t count = 2 * RFI_PERIOD + 17; /* several periods and a tail */
@@ -205,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_small_payloads_have_one_grid),
         cmocka_unit_test(test_every_grid_but_the_last_cuts_the_payload),
         cmocka_unit_test(test_tiny_steps_of_large_payloads_are_left_out),
+        cmocka_unit_test(test_blocks_are_tried_around_the_usual_number),
         cmocka_unit_test(test_the_oracles_sum_is_right),
         cmocka_unit_test(test_untouched_output_is_wrong),
         cmocka_unit_test(test_one_wrong_bit_is_found_where_it_is),
