@@ -112,11 +112,17 @@ static int collect(rendezvous *r, unsigned char *out, size_t bytes, uint64_t dea
 
 static int serve(rendezvous *r, const void *in, unsigned char *out, size_t bytes, uint64_t deadline)
 {
-    int why = r->listener < 0 ? open_listener(r, deadline) : 0;
+    int why = 0;
+    if (absent(r) && r->listener < 0)
+        why = open_listener(r, deadline);
     if (why)
         return why;
     why = gather_connections(r, deadline);
     r->state.missing = absent(r);
+    /* The name is free again before anybody can be done: who comes now belongs to the next group of
+     * this name, and would be lost with this one. */
+    if (!why)
+        rfi_socket_close(&r->listener);
     memcpy(out, in, bytes);
     if (!why)
         why = collect(r, out, bytes, deadline);

@@ -506,6 +506,26 @@ static void test_queries_in_a_parent_that_forks(void **state)
     RANKS_ASSERT(ranks_run(3, forked, (void *)group_name(), NULL));
 }
 
+/* rf_bootstrap_env gives all comms of a job one name: whoever is done first with one comm must not
+ * be taken for a part of it when it comes for the next. */
+static void one_name_many_comms(int rank, int world, void *arg)
+{
+    rf_comm *comms[8];
+    rf_config config = group_config();
+    for (int i = 0; i < 8; i++)
+        comms[i] = group_create(arg, &config, rank, world);
+    for (int i = 0; i < 8; i++) {
+        group_call(comms[i], 0, NULL, 0, RF_F32, 100, (uint64_t)i, 0, 0);
+        group_close(comms[i]);
+    }
+}
+
+static void test_comms_of_one_name_in_a_row(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(3, one_name_many_comms, (void *)group_name(), NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -520,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_every_rank_calls_its_device_0),
         cmocka_unit_test(test_configs_that_differ),
         cmocka_unit_test(test_a_wrong_argument_of_one_rank),
+        cmocka_unit_test(test_comms_of_one_name_in_a_row),
         cmocka_unit_test(test_a_rank_that_never_arrives),
         cmocka_unit_test(test_a_rank_that_dies_during_create),
     };
