@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,6 +106,17 @@ static rf_result refuse(rfi_device *d, rf_error *err, const char *what, size_t b
                     bytes, strerror(errno));
 }
 
+/* The limit on the size of files counts here too, and would be a signal. */
+static int set_size(int fd, size_t bytes)
+{
+    struct rlimit limit;
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && bytes > limit.rlim_cur) {
+        errno = EFBIG;
+        return -1;
+    }
+    return ftruncate(fd, (off_t)bytes);
+}
+
 rf_result rfi_cpu_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err)
 {
     int fd = memfd_create("rankfold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -113,7 +125,7 @@ rf_result rfi_cpu_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_erro
     /* fallocate, not ftruncate alone: running out of memory is an error here, not a SIGBUS later.
      */
     const char *what = "size";
-    int bad = ftruncate(fd, (off_t)bytes);
+    int bad = set_size(fd, bytes);
     if (!bad) {
         what = "reservation";
         do

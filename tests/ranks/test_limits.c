@@ -181,12 +181,35 @@ static void test_running_out_of_memory_is_unanimous(void **state)
     RANKS_ASSERT(ranks_run(3, with_failing_allocations, NULL, NULL));
 }
 
+/* The limit on the size of files is a signal where it is met, and a library raises none. */
+static void with_small_files(int rank, int world, void *arg)
+{
+    (void)arg;
+    struct rlimit before, low;
+    getrlimit(RLIMIT_FSIZE, &before);
+    low = before;
+    low.rlim_cur = 4096;
+    if (rank == 1)
+        setrlimit(RLIMIT_FSIZE, &low);
+    rf_result result = meet(rank, world, 1, 0, 0);
+    setrlimit(RLIMIT_FSIZE, &before);
+    RANK_CHECK(result == RF_E_SYSTEM && strstr(verdicts[rank].text, "File too large"), "%d %s",
+               result, verdicts[rank].text);
+}
+
+static void test_a_limit_on_file_sizes_is_unanimous(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(3, with_small_files, NULL, NULL));
+}
+
 int main(void)
 {
     verdicts = ranks_shared(RANKS_MAX * sizeof *verdicts);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_running_out_of_files_is_unanimous),
         cmocka_unit_test(test_running_out_of_memory_is_unanimous),
+        cmocka_unit_test(test_a_limit_on_file_sizes_is_unanimous),
     };
     int failed = cmocka_run_group_tests_name("limits", tests, NULL, NULL);
     ranks_shared_free(verdicts, RANKS_MAX * sizeof *verdicts);
