@@ -141,6 +141,8 @@ int rfi_db_step(sqlite3_stmt *statement);
 /* Binds text parameters ?first, ?first + 1 ...: `n` of them. */
 void rfi_db_bind_texts(sqlite3_stmt *statement, int first, int n, const char *const *texts);
 
+/* 1 = its name is gone, or is another file's by now. */
+int rfi_db_moved(rfi_db *db);
 /* One short write transaction. Waits up to wait_ms for other writers. On failure nothing is open.
  */
 rf_result rfi_db_begin(rfi_db *db, int wait_ms, rf_error *err);

@@ -38,6 +38,7 @@ static const struct {
 } codes[] = {
     {SQLITE_READONLY_ROLLBACK, RF_E_DB_LOCKED,
      "a killed writer left a journal; `rankfold db check` puts it right"},
+    {SQLITE_READONLY_DBMOVED, RF_E_DB, "was deleted or replaced while it was in use"},
     {SQLITE_BUSY, RF_E_DB_LOCKED, "locked by another process"},
     {SQLITE_LOCKED, RF_E_DB_LOCKED, "locked by another process"},
     {SQLITE_CORRUPT, RF_E_DB_CORRUPT, "damaged"},
@@ -52,10 +53,11 @@ rf_result rfi_db_fail(sqlite3 *handle, const char *path, int rc, const char *doi
 {
     rf_result result = RF_E_DB;
     const char *text = NULL;
-    for (size_t i = 0; i < sizeof codes / sizeof *codes && result == RF_E_DB; i++)
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (codes[i].rc == rc || codes[i].rc == (rc & 0xff)) {
             result = codes[i].result;
             text = codes[i].text;
+            break;
         }
     const char *detail = handle ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
     if (!text)
@@ -96,6 +98,12 @@ static int run(rfi_db *db, rfi_sql name)
     if (statement)
         sqlite3_reset(statement);
     return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
+}
+
+int rfi_db_moved(rfi_db *db)
+{
+    int moved = 0;
+    return !sqlite3_file_control(db->handle, "main", SQLITE_FCNTL_HAS_MOVED, &moved) && moved;
 }
 
 rf_result rfi_db_begin(rfi_db *db, int wait_ms, rf_error *err)

@@ -375,6 +375,8 @@ static rf_result writable(sqlite_store *s, rf_error *err)
     layer *l = &s->overlay;
     if (s->flags & RF_STORE_READ)
         return rfi_fail(err, RF_E_DB_READONLY, -1, "database", "the store was opened for reading");
+    if (l->db.handle && rfi_db_moved(&l->db))
+        rfi_db_close(&l->db); /* to be opened, or made, anew */
     if (!l->db.handle) {
         rf_result result = l->error.code == RF_OK || l->error.code == RF_E_DB_ABSENT
                                ? rfi_db_create(l->db.path, err)

@@ -584,6 +584,28 @@ static void a_missing_file_that_was_named_for_reading(void **state)
     rf_store_close(store);
 }
 
+static void a_file_that_is_deleted_while_a_tuner_writes(void **state)
+{
+    (void)state;
+    const char *path = folder_file(folder, "deleted.db");
+    rf_error err = {0};
+    rf_store *store = open_store(path, NULL, 0);
+    rfi_key key = facts_key(&here, 4, 4096);
+    rfi_measurement m = facts_measurement(&key, &variant, 8, 1000);
+    assert_int_equal(facts_begin(store, &here, &err), RF_OK);
+    assert_int_equal(store->v->record(store, &m, 1, &err), RF_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(store->v->record(store, &m, 1, &err), RF_E_DB);
+    assert_non_null(strstr(err.text, "deleted"));
+    assert_int_equal(store->v->end(store, &err), RF_E_DB);
+
+    /* The next session makes another. */
+    if (facts_begin(store, &here, &err) || store->v->record(store, &m, 1, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(access(path, F_OK), 0);
+    rf_store_close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -611,6 +633,7 @@ int main(void)
         cmocka_unit_test(a_read_only_file_is_read),
         cmocka_unit_test(a_read_only_folder_is_read),
         cmocka_unit_test(what_a_killed_writer_left_is_put_right),
+        cmocka_unit_test(a_file_that_is_deleted_while_a_tuner_writes),
         cmocka_unit_test(a_tuner_on_a_full_disk_keeps_what_it_recorded),
         cmocka_unit_test(a_full_disk_loses_nothing_that_was_there),
         cmocka_unit_test(a_bad_shipped_file_is_said),
