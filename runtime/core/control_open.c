@@ -156,6 +156,11 @@ static rf_result allgather(const rf_bootstrap *boot, const void *in, void *out, 
     if (why == ECONNRESET)
         return rfi_fail(err, RF_E_PEER, blame, "bootstrap", "%s left while the ranks were meeting",
                         who);
+    if (why == EADDRINUSE)
+        return rfi_fail(err, RF_E_SYSTEM, blame, "bootstrap",
+                        "another group has been meeting under this name for %u ms, or there are "
+                        "two ranks 0",
+                        timeout_ms);
     return rfi_fail(err, RF_E_SYSTEM, blame, "bootstrap", "allgather (%s): %s", who, strerror(why));
 }
 
@@ -163,6 +168,9 @@ static rf_result allgather(const rf_bootstrap *boot, const void *in, void *out, 
 
 static rf_result refuse(rf_error *err, int rank, const facts *me, const facts *them, int why)
 {
+    if (why == ECONNREFUSED && them->net_namespace == me->net_namespace && me->net_namespace)
+        return rfi_fail(err, RF_E_PEER, rank, "connect", "rank %d gave up before rank %u connected",
+                        rank, me->rank);
     if (why == ECONNREFUSED)
         return rfi_fail(err, RF_E_SYSTEM, rank, "connect",
                         "rank %d's control socket cannot be reached from rank %u; abstract Unix "
