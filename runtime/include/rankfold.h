@@ -35,7 +35,9 @@
  *  - `rf_error *err` may be NULL. It is written only on failure.
  *  - The library never prints, exits, aborts, raises signals or installs handlers. No function
  * touches a driver, starts a thread or opens a file before rf_comm_create or rf_store_open; `fork`
- * after loading works.
+ * after loading works. Comms, streams and stores belong to the process that made them: a child that
+ * closes or destroys its copy ends the parent's; and while a child lives, a parent's death shows by
+ * the deadline only (exec is fine).
  *  - Thread safety: different comms are independent. On one comm, rf_comm_abort, rf_comm_check and
  * rf_status_json may be called from any thread at any time before rf_comm_destroy; all else from
  * one thread at a time (different channels of a comm may launch concurrently).
