@@ -39,12 +39,14 @@ typedef struct family {
     pid_t pid[MAX_WORLD];
     words *words; /* n of them, shared */
     int failed;   /* exit code so far */
+    int ended;    /* signals from here on are our own: no news */
     int unheard;  /* nobody reads the output any more: no complaints */
     double until; /* when the rest is killed; 0 = no hurry */
 } family;
 
-static void end_all(const family *f, int signal)
+static void end_all(family *f, int signal)
 {
+    f->ended = 1;
     for (int r = 0; r < f->n; r++)
         if (f->pid[r] > 0)
             kill(f->pid[r], signal);
@@ -58,7 +60,7 @@ static void one_ended(family *f, int rank, int status)
         return;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE)
         f->unheard = 1;
-    else if (WIFSIGNALED(status) && f->until == 0)
+    else if (WIFSIGNALED(status) && !f->ended)
         rf_cli_error("rank %d was killed by signal %d (%s)", rank, WTERMSIG(status),
                      strsignal(WTERMSIG(status)));
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : RF_CLI_FAILURE;
