@@ -91,9 +91,19 @@ typedef struct verdict {
 
 static verdict *verdicts; /* [RANKS_MAX], shared by the ranks */
 
-/* Round `round`: rank 1 lives under `limit` open files (0 = no limit) and its allocation number
- * `nth` fails (0 = none). Prepares, calls and closes where creation succeeds. */
-static rf_result meet(int rank, int world, int round, rlim_t limit, long nth)
+/* The number that the next file would get. */
+static int lowest_free_file(void)
+{
+    int fd = dup(STDERR_FILENO);
+    RANK_CHECK(fd >= 0, "no file can be opened");
+    close(fd);
+    return fd;
+}
+
+/* Round `round`: rank 1 can open `files_left` files, or some more where others of higher numbers
+ * are open (-1 = as many as it likes), and its allocation number `nth` fails (0 = none). Prepares,
+ * calls and closes where creation succeeds. */
+static rf_result meet(int rank, int world, int round, int files_left, long nth)
 {
     static const rf_pack *const packs[] = {&rf_pack_cpu_small};
     rf_config config = {.struct_size = sizeof config,
@@ -112,8 +122,8 @@ static rf_result meet(int rank, int world, int round, rlim_t limit, long nth)
     RANK_CHECK(!rf_bootstrap_socket(name, rank, world, &boot, &err), "%s", err.text);
     getrlimit(RLIMIT_NOFILE, &before);
     low = before;
-    low.rlim_cur = limit;
-    if (rank == 1 && limit)
+    low.rlim_cur = (rlim_t)(lowest_free_file() + files_left);
+    if (rank == 1 && files_left >= 0)
         setrlimit(RLIMIT_NOFILE, &low);
     failing = rank == 1 ? nth : 0;
     rf_result result = rf_comm_create(&config, &boot, &comm, &err);
@@ -148,9 +158,10 @@ static rf_result meet(int rank, int world, int round, rlim_t limit, long nth)
 static void with_few_files(int rank, int world, void *arg)
 {
     (void)arg;
-    rlim_t limit = (rlim_t)open_files() - 2; /* ".", ".." and the folder itself are no files */
+    int files_left =
+        1; /* who can't open the one file that reaches the others can't tell them why */
     int failed = 0, round = 0;
-    while (meet(rank, world, round++, limit++, 0)) {
+    while (meet(rank, world, round++, files_left++, 0)) {
         failed++;
         RANK_CHECK(round < MOST, "still failing with %d files more", round);
     }
@@ -167,7 +178,7 @@ static void with_failing_allocations(int rank, int world, void *arg)
 {
     (void)arg;
     long nth = 1;
-    while (meet(rank, world, (int)nth, 0, nth)) {
+    while (meet(rank, world, (int)nth, -1, nth)) {
         RANK_CHECK(verdicts[0].code == RF_E_MEMORY, "allocation %ld: %d %s", nth, verdicts[0].code,
                    verdicts[0].text);
         RANK_CHECK(nth++ < MOST, "still failing");
@@ -191,7 +202,7 @@ static void with_small_files(int rank, int world, void *arg)
     low.rlim_cur = 4096;
     if (rank == 1)
         setrlimit(RLIMIT_FSIZE, &low);
-    rf_result result = meet(rank, world, 1, 0, 0);
+    rf_result result = meet(rank, world, 1, -1, 0);
     setrlimit(RLIMIT_FSIZE, &before);
     RANK_CHECK(result == RF_E_SYSTEM && strstr(verdicts[rank].text, "File too large"), "%d %s",
                result, verdicts[rank].text);
