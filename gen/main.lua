@@ -32,6 +32,8 @@ local parser = argparse("lua5.4 gen/main.lua",
 parser:argument("sku", "the file gen/sku/SKU.lua; --explain takes all of them without it"):args "?"
 parser:option("--only", "only variants whose names match (* and ?), written to\n" ..
     "generated/only/SKU/ so that they do not pass for the pack"):argname "GLOB"
+parser:flag("--sample", "only one variant of every kind, the smallest, written to\n" ..
+    "generated/sample/SKU/: does everything compile?")
 parser:flag("--list", "print names, shards and hashes instead; write nothing")
 parser:flag("--why", "print the combinations that cannot be, and why; write nothing")
 parser:option("--explain", "say what a variant is, whether it can be, where it is"):argname "NAME"
@@ -164,6 +166,9 @@ local function main(args)
     if args.only then
         keep_only(chosen, args.only)
     end
+    if args.sample then
+        chosen.variants = sku.sample(chosen.variants)
+    end
     if args.why then
         return list_refused(chosen)
     end
@@ -173,9 +178,11 @@ local function main(args)
     elseif args.source then
         return print_source(args.source, pack)
     end
-    local out = args.out or args.only and "generated/only" or "generated"
+    local out = args.out or args.only and "generated/only" or args.sample and "generated/sample"
+        or "generated"
     local command = "lua5.4 gen/main.lua " .. args.sku
         .. (args.only and (" --only '%s'"):format(args.only) or "")
+        .. (args.sample and " --sample" or "")
     local n, reason = registry.write(registry.files(pack, read, out, command), out, args.sku)
     if n and args.depfile then
         local output = args.depfile:gsub("%.d$", "")

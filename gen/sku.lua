@@ -270,4 +270,36 @@ function sku.parse(text, path, name, limit)
     return { name = name, path = path, about = spec.about, variants = kept, refused = refused }
 end
 
+-- Is variant a smaller than b: fewer ranks, but two at least; then by the other numbers of the name?
+local function smaller(a, b)
+    if (a.world == 1) ~= (b.world == 1) then
+        return b.world == 1
+    end
+    for _, axis in ipairs(tactics.axes) do
+        local x, y = a[axis.field], b[axis.field]
+        if not axis.values and x ~= y then
+            return x < y
+        end
+    end
+    return false
+end
+
+-- Of sorted variants, one of every kind: the smallest of those that differ in numbers only.
+function sku.sample(variants)
+    local smallest = {}
+    for _, entry in ipairs(variants) do
+        local kind = tactics.kind(entry.v)
+        if not smallest[kind] or smaller(entry.v, smallest[kind].v) then
+            smallest[kind] = entry
+        end
+    end
+    local kept = {}
+    for _, entry in ipairs(variants) do
+        if smallest[tactics.kind(entry.v)] == entry then
+            kept[#kept + 1] = entry
+        end
+    end
+    return kept
+end
+
 return sku

@@ -224,6 +224,17 @@ function tactics.net_text(v)
     return table.concat(words, ", ")
 end
 
+-- What v is apart from its numbers: the values of the other axes, as text.
+function tactics.kind(v)
+    local words = {}
+    for _, axis in ipairs(tactics.axes) do
+        if axis.values and v[axis.field] ~= nil then
+            words[#words + 1] = v[axis.field]
+        end
+    end
+    return table.concat(words, " ")
+end
+
 -- Kernels that a variant is compiled to.
 function tactics.kernels(v)
     return v.rank == "own" and v.world or 1
