@@ -42,12 +42,12 @@ end
 local function architectures(pack)
     local used = {}
     for _, shard in ipairs(pack.shards) do
-        used[shard.isa] = true
+        used[shard.isa] = tactics.row.transport[shard.transport].arch
     end
     local out = {}
     for _, row in ipairs(tactics.axis.isa.values) do
         if used[row.text] then
-            out[#out + 1] = ('"%s/%s"'):format(tactics.row.transport[row.transport].arch, row.text)
+            out[#out + 1] = ('"%s/%s"'):format(used[row.text], row.text)
         end
     end
     return table.concat(out, ", ")
@@ -66,10 +66,10 @@ function registry.files(pack, read, out, command)
     local texts, images = {}, {}
     for _, shard in ipairs(pack.shards) do
         local row = tactics.row.transport[shard.transport]
-        local more = { shard = shard, hash_bytes = hash_bytes, fields = fields, templates = row.templates,
-            source = row.source, image = row.source == "cu"
-                and ("%sobj/%s.fatbin"):format(folder, shard.name) }
-        if more.image then
+        shard.image = row.source == "cu" and ("%sobj/%s.fatbin"):format(folder, shard.name)
+        local more = { shard = shard, hash_bytes = hash_bytes, fields = fields, templates = row.family,
+            source = row.source, image = shard.image }
+        if shard.image then
             texts[("%ssrc/%s.cu"):format(folder, shard.name)] = text("registry_kernels.cu.tmpl", more)
             images[#images + 1] = shard
         end

@@ -47,7 +47,7 @@ end
 
 -- Name of the shard group of a variant.
 local function group_of(v)
-    return ("w%d_%s_%s"):format(v.world, v.dtype, v.isa)
+    return ("w%d_%s_%s_%s"):format(v.world, v.dtype, v.transport, v.isa)
 end
 
 -- Sorted entries -> shards {name, world, dtype, isa, transport, entries}, sorted by name; a group of
@@ -84,7 +84,7 @@ end
 -- The templates of one transport: what stands above the kernels of a shard, and a kernel.
 local function family(read, inline, transport)
     local row = tactics.row.transport[transport]
-    local folder = ("templates/%s/"):format(row.templates)
+    local folder = ("templates/%s/"):format(row.family)
     local above = ("%sshard.%s.tmpl"):format(folder, row.source)
     local prologue = render.template(read, above)
     return {
@@ -93,6 +93,7 @@ local function family(read, inline, transport)
             local text = prologue {
                 dtype = tactics.row.dtype[shard.dtype],
                 isa = tactics.row.isa[shard.isa],
+                transport = shard.transport,
             }
             return text, inline(text, above)
         end,

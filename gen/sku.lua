@@ -215,12 +215,12 @@ local function expand(spec)
     return kept, refused
 end
 
--- Every op, world and dtype of the SKU needs its net.
+-- Every op, world, dtype and transport of the SKU needs its net.
 local function check_net(kept)
     local holes, order = {}, {}
     for _, entry in ipairs(kept) do
         local v = entry.v
-        local key = ("%s, world %d, %s"):format(v.op, v.world, v.dtype)
+        local key = ("%s, world %d, %s, %s"):format(v.op, v.world, v.dtype, v.transport)
         if holes[key] == nil then
             holes[key] = tactics.net_text(v)
             order[#order + 1] = key

@@ -6,7 +6,8 @@ local tactics = {}
 -- The axes, in the order of a variant's name. An axis is either a list of the X-macro `list` in
 -- templates/abi.h - rows of {text, code, number} equal to its lines, plus what the rules below need
 -- - or a number with a prefix, or a choice that sets the field `c` of rf_variant. tests/codegen
--- compares all with abi.h. `only`: other transports have no such axis.
+-- compares all with abi.h. `only`: transports of another family have no such axis. A transport's
+-- family is its folder of templates.
 tactics.axes = {
     { field = "op", list = "RF_OP_LIST", values = {
         { text = "ar", code = "ALL_REDUCE", number = 0 },
@@ -23,38 +24,41 @@ tactics.axes = {
         { text = "ts", code = "TWO_SHOT", number = 1 },
     } },
     { field = "transport", list = "RF_TRANSPORT_LIST", values = {
-        { text = "cpu", code = "CPU", number = 0, wire = "flag", templates = "cpu", source = "c",
+        { text = "cpu", code = "CPU", number = 0, wires = { "flag" }, family = "cpu", source = "c",
             arch = "x86-64" },
-        { text = "peer", code = "PEER", number = 1, wire = "nan", templates = "cuda", source = "cu",
+        { text = "peer", code = "PEER", number = 1, wires = { "nan" }, family = "cuda", source = "cu",
             arch = "cuda" },
+        { text = "host", code = "HOST", number = 2, wires = { "e12", "flag" }, family = "cuda",
+            source = "cu", arch = "cuda" },
     } },
     { field = "wire", list = "RF_WIRE_LIST", values = {
         { text = "flag", code = "FLAG", number = 0 },
         { text = "nan", code = "NAN", number = 1 },
+        { text = "e12", code = "EPOCH", number = 2 },
     } },
     { field = "isa", list = "RF_ISA_LIST", values = {
-        { text = "scalar", code = "SCALAR", number = 0, transport = "cpu", lanes = 1 },
-        { text = "avx2", code = "AVX2", number = 1, transport = "cpu", lanes = 8 },
-        { text = "avx512", code = "AVX512", number = 2, transport = "cpu", lanes = 16 },
-        { text = "sm75", code = "SM75", number = 8, transport = "peer" },
-        { text = "sm80", code = "SM80", number = 9, transport = "peer" },
-        { text = "sm86", code = "SM86", number = 10, transport = "peer" },
-        { text = "sm89", code = "SM89", number = 11, transport = "peer" },
-        { text = "sm90", code = "SM90", number = 12, transport = "peer" },
-        { text = "sm100", code = "SM100", number = 13, transport = "peer" },
-        { text = "sm120", code = "SM120", number = 14, transport = "peer" },
+        { text = "scalar", code = "SCALAR", number = 0, family = "cpu", lanes = 1 },
+        { text = "avx2", code = "AVX2", number = 1, family = "cpu", lanes = 8 },
+        { text = "avx512", code = "AVX512", number = 2, family = "cpu", lanes = 16 },
+        { text = "sm75", code = "SM75", number = 8, family = "cuda" },
+        { text = "sm80", code = "SM80", number = 9, family = "cuda" },
+        { text = "sm86", code = "SM86", number = 10, family = "cuda" },
+        { text = "sm89", code = "SM89", number = 11, family = "cuda" },
+        { text = "sm90", code = "SM90", number = 12, family = "cuda" },
+        { text = "sm100", code = "SM100", number = 13, family = "cuda" },
+        { text = "sm120", code = "SM120", number = 14, family = "cuda" },
     } },
     { field = "unroll", prefix = "u", min = 1, max = 8 }, -- vectors in flight per loop turn
     { field = "copy", only = "cpu", list = "RF_COPY_LIST", values = {
         { text = "ca", code = "CACHED", number = 0 },
         { text = "nt", code = "STREAMING", number = 1 },
     } },
-    { field = "threads", only = "peer", prefix = "t", min = 32, max = 1024 }, -- of a block
-    { field = "rank", only = "peer", c = "by_rank", values = {
+    { field = "threads", only = "cuda", prefix = "t", min = 32, max = 1024 }, -- of a block
+    { field = "rank", only = "cuda", c = "by_rank", values = {
         { text = "any", code = "read from the params", number = 0 },
         { text = "own", code = "known: one kernel per rank", number = 1 },
     } },
-    { field = "launch", only = "peer", c = "flags", values = {
+    { field = "launch", only = "cuda", c = "flags", values = {
         { text = "seq", code = "after the stream's previous kernel", number = 0 },
         { text = "dep", code = "before it has ended, and waits", number = 4 }, -- RF_VARIANT_DEPENDENT
     } },
@@ -75,7 +79,7 @@ local PACK = 16 -- bytes that kernels move at once; rows have to be whole packs
 
 -- Do variants of this transport have the axis?
 function tactics.applies(axis, transport)
-    return not axis.only or axis.only == transport
+    return not axis.only or axis.only == tactics.row.transport[transport].family
 end
 
 -- What an axis admits, in words.
@@ -118,13 +122,22 @@ end
 -- Why a variant cannot be: each rule returns the reason, or nil. `isa` is the row of v.isa.
 local rules = {
     function(v)
-        local needed = tactics.row.transport[v.transport].wire
-        return v.wire ~= needed
-            and ("transport %s signals through wire %s, not %s"):format(v.transport, needed, v.wire)
+        local wires = tactics.row.transport[v.transport].wires
+        for _, wire in ipairs(wires) do
+            if wire == v.wire then
+                return nil
+            end
+        end
+        return ("transport %s signals through wire %s, not %s")
+            :format(v.transport, table.concat(wires, " or "), v.wire)
     end,
     function(v, isa)
-        return v.transport ~= isa.transport
+        return tactics.row.transport[v.transport].family ~= isa.family
             and ("%s code cannot use transport %s"):format(v.isa, v.transport)
+    end,
+    function(v)
+        return v.transport == "host" and v.world == 1
+            and "nothing goes through host memory in a world of 1"
     end,
     function(v)
         return v.algo == "ts" and v.world == 1
@@ -139,8 +152,8 @@ local rules = {
             and "two-shot splits the call by packs, not by rows: hidden gains nothing"
     end,
     function(v)
-        return v.transport == "peer" and v.hidden > 0
-            and "peer kernels walk packs of the whole tensor, never rows: hidden gains nothing"
+        return v.threads and v.hidden > 0
+            and "cuda kernels walk packs of the whole tensor, never rows: hidden gains nothing"
     end,
     function(v)
         return v.isa == "scalar" and (v.hidden > 0 or v.unroll > 1 or v.copy ~= "ca")
@@ -151,11 +164,11 @@ local rules = {
             and ("unroll %d is no power of two"):format(v.unroll)
     end,
     function(v)
-        return v.transport == "peer" and v.threads % 32 ~= 0
+        return v.threads and v.threads % 32 ~= 0
             and ("%d threads are no whole number of warps"):format(v.threads)
     end,
     function(v)
-        if v.transport ~= "peer" then
+        if not v.threads then
             return false
         end
         local needed = 4 * v.unroll * (v.world + 2) + 40 -- packs of every rank, own and ahead
@@ -197,13 +210,15 @@ function tactics.feasible(v)
     return true
 end
 
--- The net below everything: code for any shape of its op, world and dtype, on every rank. One-shot
--- between peers is none, since it needs world times the room.
+-- The net below everything, for each transport: code for any shape of its op, world and dtype, on
+-- every rank. One-shot between peers is none, since it needs world times the room; nor is wire e12,
+-- whose slots are small.
 local function net(v)
     if v.transport == "cpu" then
         return { isa = "scalar", hidden = 0 }
     end
-    return { algo = v.world == 1 and "os" or "ts", hidden = 0, rank = "any", launch = "seq" }
+    return { algo = v.world == 1 and "os" or "ts", wire = v.transport == "host" and "flag" or nil,
+        hidden = 0, rank = "any", launch = "seq" }
 end
 
 function tactics.is_net(v)
@@ -218,7 +233,7 @@ end
 -- What makes a variant like v the net, in words.
 function tactics.net_text(v)
     local wanted, words = net(v), {}
-    for _, field in ipairs { "isa", "hidden", "algo", "rank", "launch" } do
+    for _, field in ipairs { "isa", "hidden", "algo", "wire", "rank", "launch" } do
         words[#words + 1] = wanted[field] and field .. " " .. wanted[field]
     end
     return table.concat(words, ", ")

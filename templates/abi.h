@@ -10,7 +10,7 @@
 #include <stddef.h> /* size_t, offsetof */
 #include <stdint.h>
 
-#define RF_ABI       1
+#define RF_ABI       2
 #define RF_MAX_WORLD 8
 
 /* Lists that the generator (gen/tactics.lua) and the runtime must agree on: X(CODE, text, number).
@@ -18,8 +18,8 @@
 #define RF_OP_LIST(X)        X(ALL_REDUCE, "ar", 0)
 #define RF_DTYPE_LIST(X)     X(F32, "f32", 0) X(BF16, "bf16", 1) X(F16, "f16", 2)
 #define RF_ALGO_LIST(X)      X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1)
-#define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0) X(PEER, "peer", 1)
-#define RF_WIRE_LIST(X)      X(FLAG, "flag", 0) X(NAN, "nan", 1)
+#define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0) X(PEER, "peer", 1) X(HOST, "host", 2)
+#define RF_WIRE_LIST(X)      X(FLAG, "flag", 0) X(NAN, "nan", 1) X(EPOCH, "e12", 2)
 #define RF_ISA_LIST(X)                                                                             \
     X(SCALAR, "scalar", 0)                                                                         \
     X(AVX2, "avx2", 1)                                                                             \
@@ -113,6 +113,51 @@ typedef struct rf_region {
     rf_fault fault;
 } rf_region;
 
+/* ---- cuda: peer transport
+ * A rank's region lies in its device memory: RF_REGION_HEADER bytes, of which the first are its
+ * rf_control, then RF_SLOTS slots of slot_bytes. Cleared: the header zero, the slots all ones.
+ *
+ * ---- cuda: host transport
+ * A rank's region lies in pinned host memory that every device maps; only its owner stores into it,
+ * but for the poison word, and all the others read:
+ *
+ * - RF_REGION_HEADER bytes: an rf_control of which `poison` alone is used; peers set it
+ * - RF_SLOTS slots of slot_bytes, family e12: vectors of 12 bytes of a tensor and a tag. Vector i
+ *   is unit i of the owner's tensor, or where the owner sums unit i of a two-shot, the sum
+ * - RF_RING_LANES rf_ring_flags, family ring: how far the owner has come in each lane
+ * - RF_RING_DATA_BYTES of raw chunks: two halves, in turns by the epoch
+ *
+ * Cleared: all zero bytes (no tag is 0 before the epoch has come round to it). What only the owner
+ * uses - epoch, generation, arrivals - lies in its device memory, where entering costs less: an
+ * rf_control for each family, rf_params.control[RF_CONTROL_*]. All zero but for the generation. */
+
+#define RF_HOST_E12_BYTES   (1u << 20) /* family e12 is for tensors up to here */
+#define RF_RING_LANES       64         /* most blocks that have work */
+#define RF_RING_FLAGS_BYTES (RF_RING_LANES * RF_LINE)
+#define RF_RING_DATA_BYTES  (4u << 20)
+#define RF_HOST_RING_BYTES  (RF_RING_FLAGS_BYTES + RF_RING_DATA_BYTES)
+
+/* Bytes of a slot of a host region: depends on the capacity only. */
+#define RF_HOST_SLOT_BYTES(capacity)                                                               \
+    (((((capacity) < RF_HOST_E12_BYTES ? (uint64_t)(capacity) : RF_HOST_E12_BYTES) + 11) / 12 *    \
+          16 +                                                                                     \
+      4095) /                                                                                      \
+     4096 * 4096)
+
+/* Bytes of a whole host region; where its ring begins. */
+#define RF_HOST_RING_AT(slot_bytes)      (RF_REGION_HEADER + RF_SLOTS * (uint64_t)(slot_bytes))
+#define RF_HOST_REGION_BYTES(slot_bytes) (RF_HOST_RING_AT(slot_bytes) + RF_HOST_RING_BYTES)
+
+#define RF_CONTROL_E12   0 /* peer transport: its only one */
+#define RF_CONTROL_RING  1
+#define RF_HOST_CONTROLS 2
+
+typedef struct rf_ring_flag {
+    uint64_t turns; /* epoch << RF_RING_TURN_BITS | turns of this call that are done */
+    unsigned char pad[RF_LINE - 8];
+} rf_ring_flag;
+#define RF_RING_TURN_BITS 22
+
 /* cuda: what a channel shares with the host, in host memory that the device maps. The device writes
  * all but `abort`. */
 typedef struct rf_page {
@@ -163,7 +208,9 @@ typedef struct rf_params {
     uint32_t
         grid; /* cuda: blocks; cpu: KiB of payload per step (a step never exceeds slot_bytes) */
     uint32_t generation;
-    uint32_t unused;
+    uint32_t controls;       /* cuda: lines at `control`: 1, host transport RF_HOST_CONTROLS */
+    rf_control *control;     /* cuda: own control lines, in device memory; peer transport: the
+                                beginning of peer[rank] */
     const rf_cpu_host *host; /* cpu only */
     void *host_ctx;          /* cpu: for the host's functions; cuda: the channel's rf_page, in host
                                 memory that the device maps */

@@ -238,6 +238,8 @@ static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_
 static void cuda_bind(rfi_device *d, int channel, rf_params *params)
 {
     params->host_ctx = &d->pages[channel];
+    params->controls = 1;
+    params->control = (rf_control *)(void *)params->peer[params->rank];
     d->regions[channel] = params->peer[params->rank];
 }
 

@@ -26,17 +26,22 @@
     2048u /* polls between looks at clock, poison and abort: about a millisecond */
 #define RF_GIVE_UP UINT64_MAX
 
-RF_DEVICE rf_control *control_of(const rf_params *p, uint32_t rank)
+/* Where the peers of a rank poison it. */
+RF_DEVICE uint32_t *poison_of(const rf_params *p, uint32_t rank)
 {
-    return (rf_control *)(void *)p->peer[rank];
+    return &((rf_control *)(void *)p->peer[rank])->poison;
 }
 
-/* Copies a verdict to the host's page, fault first, poison word last: once, by the first thread of
- * this rank that gives up, be the verdict its own or a peer's. */
-RF_COLD void report(const rf_params *p, uint32_t rank, uint32_t poison, uint32_t step,
-                    uint64_t sequence, uint64_t expected, uint64_t found)
+/* Makes a verdict that holds for this rank stick, and copies it to the host's page, fault first,
+ * poison word last: once, by the first thread of this rank that gives up, be the verdict its own or
+ * a peer's. */
+RF_COLD void report(const rf_params *p, uint32_t poison, uint32_t step, uint64_t sequence,
+                    uint64_t expected, uint64_t found)
 {
-    if (exchange_if_gpu(&control_of(p, rank)->told, 0, 1) != 0) {
+    for (uint32_t i = 0; i < p->controls; i++) {
+        exchange_if_gpu(&p->control[i].poison, 0, poison);
+    }
+    if (exchange_if_gpu(&p->control->told, 0, 1) != 0) {
         return;
     }
     rf_page *page = (rf_page *)p->host_ctx;
@@ -58,36 +63,39 @@ RF_COLD void fail(const rf_params *p, uint32_t rank, uint32_t world, uint32_t co
                   uint64_t found)
 {
     uint32_t poison = RF_POISON(culprit, code);
-    uint32_t earlier = exchange_if_gpu(&control_of(p, rank)->poison, 0, poison);
+    uint32_t earlier = exchange_if_gpu(&p->control->poison, 0, poison);
     if (earlier) {
-        report(p, rank, earlier, step, sequence, 0, earlier);
+        report(p, earlier, step, sequence, 0, earlier);
         return;
     }
     for (uint32_t q = 0; q < world; q++) {
         if (q != rank) {
-            store_word_sys(&control_of(p, q)->poison, poison);
+            store_word_sys(poison_of(p, q), poison);
         }
     }
-    report(p, rank, poison, step, sequence, expected, found);
+    report(p, poison, step, sequence, expected, found);
 }
 
 typedef struct rf_turn {
+    rf_control *line; /* of the family */
     uint32_t ok;
     uint32_t slot; /* 0 or 1 */
     uint64_t epoch;
 } rf_turn;
 
-/* Entry check on the one load that was issued first. Refuses poisoned channels and params of
- * another generation. */
-RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_pack16 control)
+/* Entry check on the one load that was issued first, of the family's control line. Refuses poisoned
+ * channels and params of another generation. */
+RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_control *line,
+                        rf_pack16 control)
 {
     rf_turn turn;
+    turn.line = line;
     turn.epoch = control.w[0] | (uint64_t)control.w[1] << 32;
     turn.slot = control.w[0] & (RF_SLOTS - 1);
     turn.ok = control.w[2] == p->generation && control.w[3] == 0;
     if (!turn.ok && thread_index() == 0) {
         if (control.w[3]) {
-            report(p, rank, control.w[3], RF_STEP_ENTRY, turn.epoch, 0, control.w[3]);
+            report(p, control.w[3], RF_STEP_ENTRY, turn.epoch, 0, control.w[3]);
         } else {
             fail(p, rank, world, RF_FAULT_GENERATION, rank, RF_STEP_ENTRY, turn.epoch, control.w[2],
                  p->generation);
@@ -97,12 +105,12 @@ RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_pa
 }
 
 /* Every block, with or without work, once, behind its first pushes. */
-RF_DEVICE void arrive(const rf_params *p, uint32_t rank, const rf_turn *turn)
+RF_DEVICE void arrive(const rf_turn *turn)
 {
-    rf_control *control = control_of(p, rank);
     block_barrier(); /* all threads of the block have branched on the epoch */
-    if (thread_index() == 0 && increment_gpu(&control->busy, grid_size() - 1) == grid_size() - 1) {
-        store_u64_sys(&control->epoch, turn->epoch + 1);
+    if (thread_index() == 0 &&
+        increment_gpu(&turn->line->busy, grid_size() - 1) == grid_size() - 1) {
+        store_u64_sys(&turn->line->epoch, turn->epoch + 1);
     }
 }
 
@@ -136,9 +144,10 @@ RF_COLD uint64_t look_up(const rf_params *p, uint32_t rank, uint32_t world, uint
     uint64_t now = time_ns();
     uint64_t limit = p->deadline_ns + (step == RF_STEP_ANSWER ? p->deadline_ns / 8 : 0);
     const rf_page *page = (const rf_page *)p->host_ctx;
-    uint32_t poison = load_word_sys(&control_of(p, rank)->poison);
+    uint32_t poison = load_word_sys(&p->control->poison);
+    poison = poison ? poison : load_word_sys(poison_of(p, rank));
     if (poison) {
-        report(p, rank, poison, step, epoch, 0, poison);
+        report(p, poison, step, epoch, 0, poison);
         return RF_GIVE_UP;
     }
     if (load_word_sys(&page->abort)) {

@@ -124,9 +124,9 @@ RF_DEVICE void all_reduce_os(const rf_params *p, uint32_t world, uint32_t rank, 
     if (dependent) {
         dependents_wait();
     }
-    rf_pack16 control = load_sys(control_of(p, rank));
+    rf_pack16 control = load_sys(p->control);
     one_shot_load(&t, &ahead, first, stride, unroll);
-    rf_turn turn = enter(p, rank, world, control);
+    rf_turn turn = enter(p, rank, world, p->control, control);
     if (!turn.ok) {
         return;
     }
@@ -134,7 +134,7 @@ RF_DEVICE void all_reduce_os(const rf_params *p, uint32_t world, uint32_t rank, 
     if (dependent) {
         dependents_launch();
     }
-    arrive(p, rank, &turn);
+    arrive(&turn);
     for (; first < t.packs; first += unroll * stride) {
         uint32_t next = first + unroll * stride;
         own = ahead;

@@ -196,7 +196,7 @@ RF_DEVICE void all_reduce_ts(const rf_params *p, uint32_t world, uint32_t rank, 
     if (dependent) {
         dependents_wait();
     }
-    s.turn = enter(p, rank, world, load_sys(control_of(p, rank)));
+    s.turn = enter(p, rank, world, p->control, load_sys(p->control));
     if (!s.turn.ok) {
         return;
     }
@@ -204,7 +204,7 @@ RF_DEVICE void all_reduce_ts(const rf_params *p, uint32_t world, uint32_t rank, 
     if (dependent) {
         dependents_launch();
     }
-    arrive(p, rank, &s.turn);
+    arrive(&s.turn);
     uint32_t summed_first = s.part; /* tile that waits for its answers; none yet */
     while (first < s.part || summed_first < s.part) {
         uint32_t done = summed_first;

@@ -7,8 +7,8 @@
 
 #define FATBIN 0xba55ed50u /* how nvcc's fat binaries begin */
 
-extern const int rfi_abi_1;
-const int rfi_abi_1 = 1;
+extern const int rfi_abi_2;
+const int rfi_abi_2 = 2;
 
 extern const rf_pack PACK;
 

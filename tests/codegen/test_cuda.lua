@@ -83,7 +83,7 @@ function Cuda.test_the_pack_links_with_plain_cc_and_holds_its_images()
         .. "-o '%s/images' tests/codegen/images.c '%s/%s' && '%s/images'")
         :format(pack, pack, ARCHIVE, pack))
     luaunit.assertEquals(code, 0, out)
-    luaunit.assertStrContains(out, "w2_bf16_sm90 image of ")
+    luaunit.assertStrContains(out, "w2_bf16_peer_sm90 image of ")
     luaunit.assertStrContains(out, "toolchain nvcc ")
     luaunit.assertNil(out:find("WRONG"), out)
 end

@@ -78,8 +78,8 @@ function Output.test_sources_of_an_earlier_sku_are_removed_and_nothing_else()
     helper.write(mine, "int mine;\n")
     helper.write(root .. "/gen/sku/tiny.lua", helper.sku { world = "{ 1, 2 }" })
     helper.gen(root, "tiny")
-    luaunit.assertNil(files.read(root .. "/generated/tiny/src/w3_f32_scalar.c"))
-    luaunit.assertNotNil(files.read(root .. "/generated/tiny/src/w2_f32_scalar.c"))
+    luaunit.assertNil(files.read(root .. "/generated/tiny/src/w3_f32_cpu_scalar.c"))
+    luaunit.assertNotNil(files.read(root .. "/generated/tiny/src/w2_f32_cpu_scalar.c"))
     luaunit.assertNotNil(files.read(mine))
 end
 
@@ -174,9 +174,9 @@ end
 function Output.test_list_prints_and_writes_nothing()
     local root = tree_with { algo = '{ "os", "ts" }' }
     local out = helper.gen(root, "tiny --list")
-    luaunit.assertStrMatches(out, "ar_w1_f32_h0_os_cpu_flag_scalar_u1_ca +w1_f32_scalar +%x+\n"
-        .. "ar_w2_f32_h0_os_cpu_flag_scalar_u1_ca +w2_f32_scalar +%x+\n"
-        .. "ar_w2_f32_h0_ts_cpu_flag_scalar_u1_ca +w2_f32_scalar +%x+\n")
+    luaunit.assertStrMatches(out, "ar_w1_f32_h0_os_cpu_flag_scalar_u1_ca +w1_f32_cpu_scalar +%x+\n"
+        .. "ar_w2_f32_h0_os_cpu_flag_scalar_u1_ca +w2_f32_cpu_scalar +%x+\n"
+        .. "ar_w2_f32_h0_ts_cpu_flag_scalar_u1_ca +w2_f32_cpu_scalar +%x+\n")
     luaunit.assertStrMatches(helper.gen(root, "tiny --why"),
         "ar_w1_f32_h0_ts_cpu_flag_scalar_u1_ca +two%-shot needs another rank.*1\n")
     luaunit.assertNil(lfs.attributes(root .. "/generated/tiny"))
@@ -188,9 +188,9 @@ function Output.test_only_writes_some_variants_elsewhere()
     luaunit.assertEquals(code, 0, out)
     luaunit.assertNil(lfs.attributes(root .. "/generated/tiny"))
     local only = helper.contents(root .. "/generated/only/tiny")
-    luaunit.assertStrContains(only["src/w2_f32_scalar.c"], "1 of 1: ar_w2_f32_h0_ts_")
-    luaunit.assertStrContains(only["src/w2_f32_scalar.c"], "tiny --only 'ar_w2_*_t?_*'")
-    luaunit.assertNil(only["src/w1_f32_scalar.c"])
+    luaunit.assertStrContains(only["src/w2_f32_cpu_scalar.c"], "1 of 1: ar_w2_f32_h0_ts_")
+    luaunit.assertStrContains(only["src/w2_f32_cpu_scalar.c"], "tiny --only 'ar_w2_*_t?_*'")
+    luaunit.assertNil(only["src/w1_f32_cpu_scalar.c"])
 end
 
 function Output.test_explain_says_what_where_and_why_not()
@@ -199,7 +199,7 @@ function Output.test_explain_says_what_where_and_why_not()
     luaunit.assertEquals(code, 0)
     luaunit.assertStrContains(out, "algo       os (one_shot)")
     luaunit.assertStrContains(out, "\nfeasible\n")
-    luaunit.assertStrMatches(out, ".*in SKU tiny: yes, shard w2_f32_scalar, hash %x+\n.*")
+    luaunit.assertStrMatches(out, ".*in SKU tiny: yes, shard w2_f32_cpu_scalar, hash %x+\n.*")
     luaunit.assertStrContains(out, "in SKU cpu_small: yes")
     out = helper.gen(root, "tiny --explain ar_w1_f32_h0_ts_cpu_flag_scalar_u1_ca")
     luaunit.assertStrContains(out, "not feasible: two-shot needs another rank")
@@ -226,7 +226,7 @@ function Output.test_large_groups_are_cut_into_shards_of_at_most_50()
         shards[shard] = (shards[shard] or 0) + 1
     end
     luaunit.assertEquals(shards,
-        { w2_f32_avx2_01 = 30, w2_f32_avx2_02 = 31, w2_f32_scalar = 1 })
+        { w2_f32_cpu_avx2_01 = 30, w2_f32_cpu_avx2_02 = 31, w2_f32_cpu_scalar = 1 })
 end
 
 function Output.test_depfile_names_every_input()
@@ -260,7 +260,7 @@ function Output.test_manifest_lists_variants_and_architectures()
     local manifest = assert(files.read(root .. "/generated/tiny/manifest.json"))
     luaunit.assertStrContains(manifest, '"arch": ["x86-64/scalar", "x86-64/avx512"]')
     luaunit.assertStrContains(manifest, '"kernels": 4')
-    local _, n = manifest:gsub('{"name": "ar_w[^"]*", "hash": "%x+", "shard": "w%w*_%w*_%w*"}', "")
+    local _, n = manifest:gsub('{"name": "ar_w[^"]*", "hash": "%x+", "shard": "w%w*_%w*_%w*_%w*"}', "")
     luaunit.assertEquals(n, 4)
 end
 

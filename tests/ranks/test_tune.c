@@ -16,7 +16,7 @@
 #include "core/group.h"
 
 RF_DECLARE_PACK(cpu_small);
-extern const int rfi_abi_1;
+extern const int rfi_abi_2;
 
 /* ---- candidates that misbehave, for two ranks and f32; the honest work is a variant's of the
  * small pack ---- */
@@ -61,7 +61,7 @@ static const rf_shard fake_shard = {
     .name = "fake", .world = 2, .n = sizeof fakes / sizeof *fakes, .variants = fakes};
 static const rf_shard *const fake_shards[] = {&fake_shard};
 static const rf_pack fake_pack = {
-    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_1, 1, sizeof fakes / sizeof *fakes, fake_shards,
+    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_2, 1, sizeof fakes / sizeof *fakes, fake_shards,
 };
 
 static void find_honest(void)

@@ -109,6 +109,8 @@ void machine_launch(machine *m, uint32_t rank, machine_kernel entry, uint32_t gr
     for (uint32_t r = 0; r < m->config.world; r++) {
         k->params.peer[r] = m->region[r];
     }
+    k->params.control = (rf_control *)(void *)m->region[rank];
+    k->params.controls = 1;
     k->params.rank = rank;
     k->params.grid = grid;
     k->params.slot_bytes = m->config.flaw == FLAW_ONE_SLOT ? 0 : m->config.slot_bytes;

@@ -9,7 +9,7 @@
 
 #include "store_facts.h"
 
-extern const int rfi_abi_1;
+extern const int rfi_abi_2;
 
 static facts_place here;
 static rfi_frozen_row rows[6];
@@ -40,7 +40,7 @@ static int setup(void **state)
     put(4, 8192, 64, "h8192_64");
     rows[5] = rows[4];
     rows[5].bucket = 128;
-    table = (rf_frozen){RF_ABI, sizeof table, &rfi_abi_1, 7, 6, rows};
+    table = (rf_frozen){RF_ABI, sizeof table, &rfi_abi_2, 7, 6, rows};
     return 0;
 }
 
@@ -149,8 +149,8 @@ static void refused(const char *expected)
 
 static void bad_tables_are_refused(void **state)
 {
-    table.abi = 2;
-    refused("ABI 2");
+    table.abi = RF_ABI + 1;
+    refused("ABI 3");
     setup(state);
     table.size--;
     refused("size");
