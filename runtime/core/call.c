@@ -148,6 +148,22 @@ static rf_result issue(rf_comm *comm, rfi_channel *channel, const rfi_plan *plan
                                                 : RF_OK;
 }
 
+static rf_result call_baseline(rf_comm *comm, rfi_channel *channel, const void *in, void *out,
+                               uint64_t count, rf_dtype dtype, void *stream)
+{
+    const rf_baseline *b = &comm->baseline;
+    if (!b->all_reduce) {
+        count_call(channel, RFI_PATH_FALLBACK);
+        return RF_FALLBACK;
+    }
+    rf_result result = b->all_reduce(b->ctx, in, out, count, dtype, stream);
+    if (__builtin_expect(result != RF_OK, 0))
+        FAIL(comm, channel, result, comm->rank, "the baseline, %.160s: %s", b->name,
+             rf_strerror(result));
+    count_call(channel, RFI_PATH_BASELINE);
+    return RF_OK;
+}
+
 /* ---- public ---- */
 
 const rfi_plan *rfi_plan_resolve(const rf_comm *comm, const rfi_channel *channel, rf_dtype dtype,
@@ -196,6 +212,28 @@ rf_result rf_all_reduce(rf_comm *comm, int index, const void *in, void *out, uin
     return issue(comm, channel, plan, in, out, count, stream, &s);
 }
 
+rf_result rf_dispatch(rf_comm *comm, int index, const void *in, void *out, uint64_t count,
+                      rf_dtype dtype, void *stream)
+{
+    rfi_channel *channel;
+    rf_result bad = enter(comm, index, dtype, &channel);
+    if (bad || !count)
+        return bad;
+    rfi_stream_info s;
+    const rfi_plan *plan = NULL;
+    if (count <= comm->max_count[dtype]) {
+        comm->backend->stream_info(comm->device, stream, &s);
+        plan = rfi_plan_find(&channel->plans, dtype, s.capturing ? RF_GRAPH : RF_EAGER, count);
+    }
+    if (!plan || plan->fallback)
+        return call_baseline(comm, channel, in, out, count, dtype, stream);
+    bad = check(comm, channel, in, out, count, dtype);
+    if (bad)
+        return bad;
+    count_call(channel, RFI_PATH_PREPARED);
+    return issue(comm, channel, plan, in, out, count, stream, &s);
+}
+
 rf_result rfi_launch(rf_comm *comm, int index, const rf_variant *variant, uint32_t grid,
                      const void *in, void *out, uint64_t count, rf_dtype dtype, void *stream)
 {
@@ -206,6 +244,8 @@ rf_result rfi_launch(rf_comm *comm, int index, const rf_variant *variant, uint32
     bad = check(comm, channel, in, out, count, dtype);
     if (bad)
         return bad;
+    if (variant == &rfi_baseline)
+        return call_baseline(comm, channel, in, out, count, dtype, stream);
     rf_shape shape = {.dtype = dtype, .rows = 1, .hidden = count};
     if (variant->hidden && count % variant->hidden == 0)
         shape.hidden = variant->hidden;

@@ -11,17 +11,18 @@
 
 #define RFI_CHANNEL_NAME 32
 
-/* How calls were answered: X(NAME, text) */
+/* How calls were answered; ours: by a launch. X(NAME, text, ours) */
 #define RFI_PATH_LIST(X)                                                                           \
-    X(PREPARED, "prepared")                                                                        \
-    X(NEAREST, "nearest")                                                                          \
-    X(CLASS, "class")                                                                              \
-    X(FALLBACK, "fallback")                                                                        \
-    X(DIRECT, "direct")                                                                            \
-    X(FAILED, "failed")
+    X(PREPARED, "prepared", 1)                                                                     \
+    X(NEAREST, "nearest", 1)                                                                       \
+    X(CLASS, "class", 1)                                                                           \
+    X(DIRECT, "direct", 1)                                                                         \
+    X(FALLBACK, "fallback", 0)                                                                     \
+    X(BASELINE, "baseline", 0)                                                                     \
+    X(FAILED, "failed", 0)
 
 typedef enum rfi_path {
-#define RF_X(name, text) RFI_PATH_##name,
+#define RF_X(name, text, ours) RFI_PATH_##name,
     RFI_PATH_LIST(RF_X)
 #undef RF_X
         RFI_N_PATHS
@@ -71,6 +72,8 @@ struct rf_comm {
     const rf_variant **variants; /* of this world, in pack order */
     const rf_variant **by_hash;
     size_t n_variants;
+    rf_baseline baseline; /* all_reduce NULL: none, and the name is the reason */
+
     uint64_t store_generation; /* of the last prepare, and what the store had to say */
     char store_warning[256];
 };

@@ -11,7 +11,7 @@ extern const int rfi_abi_2;
 #define OLDEST_SIZE  (offsetof(rf_config, log_ctx) + sizeof(void *)) /* of version 0.1 */
 #define CAPACITY_MAX (1ull << 40)
 #define TIMEOUT_MAX  86400000u
-#define KNOWN_FLAGS  (RF_REASSOC | RF_LOSSY | RF_DEPENDENT | RF_SHARE_DEVICE)
+#define KNOWN_FLAGS  (RF_REASSOC | RF_LOSSY | RF_DEPENDENT | RF_SHARE_DEVICE | RF_OPT_IN)
 
 const rfi_backend *rfi_backend_of(rf_backend_kind kind)
 {
@@ -71,6 +71,9 @@ rf_result rfi_config_environment(rf_config *config, rf_error *err)
     if (disable && strcmp(disable, "0"))
         return rfi_fail(err, RF_E_ARG, -1, STEP, "RANKFOLD_DISABLE=%.32s: expected 0 or 1",
                         disable);
+    if (!disable && config->flags & RF_OPT_IN)
+        return rfi_fail(err, RF_E_BACKEND, -1, STEP,
+                        "not asked for: RANKFOLD_DISABLE=0 on every rank opts in");
     const char *deadline = rfi_env_get(RFI_RANKFOLD_DEADLINE_MS);
     if (deadline && !rfi_parse_u32(deadline, 1, TIMEOUT_MAX, &config->deadline_ms))
         return rfi_fail(err, RF_E_ARG, -1, STEP,

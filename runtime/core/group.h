@@ -22,7 +22,8 @@ rf_result rfi_broadcast(rf_comm *comm, const char *step, void *buf, size_t bytes
 rf_result rfi_agree(rf_comm *comm, const char *step, rf_result mine, const rf_error *mine_err,
                     uint32_t timeout_ms, rf_error *err);
 
-/* Launches one variant on a channel outside of any plan, with the same checks as rf_all_reduce. */
+/* Launches one variant, or the baseline, on a channel outside of any plan, with the same checks as
+ * rf_all_reduce. */
 rf_result rfi_launch(rf_comm *comm, int channel, const rf_variant *variant, uint32_t grid,
                      const void *in, void *out, uint64_t count, rf_dtype dtype, void *stream);
 
@@ -35,6 +36,11 @@ const rf_variant *rfi_variant_at(const rf_comm *comm, size_t i);
 const rf_variant *rfi_variant_by_hash(const rf_comm *comm, const unsigned char hash[16]);
 const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name);
 
+/* Stands for the comm's baseline wherever a variant is meant; its hash is all zero, its grid 0. */
+extern const rf_variant rfi_baseline;
+int rfi_has_baseline(const rf_comm *comm);
+const char *rfi_baseline_name(const rf_comm *comm);
+
 /* The grid to launch `variant` with when nothing is measured. */
 uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *variant, uint64_t bytes);
 /* Blocks of one kernel that surely run at once on every rank; cpu: no limit. */
@@ -44,7 +50,7 @@ uint32_t rfi_max_grid(const rf_comm *comm);
  * store, or it was lost). Local, loads the shard; the tuner calls it on every rank with the same
  * arguments. Rung EXACT. */
 rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const rf_variant *variant,
-                       uint32_t grid, double median_us, rf_error *err);
+                       uint32_t grid, double median_us, double baseline_us, rf_error *err);
 
 /* What carries the comm out, for work of the tuner's own. */
 const rfi_workbench *rfi_workbench_of(const rf_comm *comm, rfi_device **device);

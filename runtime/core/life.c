@@ -16,13 +16,18 @@ rf_result rf_comm_check(const rf_comm *comm, rf_health *out)
 {
     if (!comm || !out)
         return RF_E_ARG;
+    static const int ours[] = {
+#define RF_X(name, text, ours) ours,
+        RFI_PATH_LIST(RF_X)
+#undef RF_X
+    };
     rf_health h = {.culprit = -1};
     pthread_mutex_t *lock = (pthread_mutex_t *)&comm->lock;
     pthread_mutex_lock(lock);
     for (uint32_t c = 0; c < comm->n_channels; c++) {
         const rfi_channel *channel = &comm->channels[c];
         for (int p = 0; p < RFI_N_PATHS; p++)
-            if (p != RFI_PATH_FALLBACK && p != RFI_PATH_FAILED)
+            if (ours[p])
                 h.calls += __atomic_load_n(&channel->calls[p], __ATOMIC_RELAXED);
         uint32_t poison = 0;
         rf_fault fault = {0};

@@ -124,7 +124,7 @@ static rf_result compare(rf_comm *comm, int channel, const wire_shape *shapes, s
 
 typedef struct wire_plan {
     unsigned char hash[16];
-    double median_us;
+    double median_us, baseline_us;
     uint32_t grid;
     uint8_t rung, fallback, unused[2];
     char reason[256];
@@ -201,6 +201,7 @@ static int stored(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
         return 0;
     out->rung = (uint8_t)d.rung;
     out->median_us = d.median_ns / 1000;
+    out->baseline_us = d.baseline_ns / 1000;
     if (d.fallback) {
         out->fallback = 1;
         return 1;
@@ -268,7 +269,8 @@ static rf_result read_plan(const rf_comm *comm, const rf_shape *shape, wire_plan
                       .fallback = wire->fallback,
                       .shape = *shape,
                       .rung = (rf_rung)wire->rung,
-                      .median_us = wire->median_us};
+                      .median_us = wire->median_us,
+                      .baseline_us = wire->baseline_us};
     memcpy(out->reason, wire->reason, sizeof out->reason);
     if (out->fallback)
         return RF_OK;
@@ -384,26 +386,29 @@ rf_result rf_prepare(rf_comm *comm, int channel, const rf_shape *shapes, size_t 
 }
 
 rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const rf_variant *variant,
-                       uint32_t grid, double median_us, rf_error *err)
+                       uint32_t grid, double median_us, double baseline_us, rf_error *err)
 {
     rf_result bad = check_arguments(comm, channel, shape, 1, err);
     if (bad)
         return bad;
-    const char *refusal = rfi_refusal(comm, variant, shape);
-    if (refusal || !grid)
-        return rfi_fail(err, RF_E_VARIANT, comm->rank, STEP, "%s: %s", variant->name,
-                        refusal ? refusal : "grid is 0");
-    grid = grid < comm->max_grid ? grid : comm->max_grid;
-    bad = rfi_variant_ready(comm, variant, err);
-    if (bad)
-        return bad;
     rfi_plan plan = {.count = elements(shape),
-                     .tag = rfi_plan_tag(variant, grid),
-                     .variant = variant,
-                     .grid = grid,
+                     .fallback = variant == &rfi_baseline,
                      .shape = *shape,
                      .rung = RF_RUNG_EXACT,
-                     .median_us = median_us};
+                     .median_us = median_us,
+                     .baseline_us = baseline_us};
+    if (!plan.fallback) {
+        const char *refusal = rfi_refusal(comm, variant, shape);
+        if (refusal || !grid)
+            return rfi_fail(err, RF_E_VARIANT, comm->rank, STEP, "%s: %s", variant->name,
+                            refusal ? refusal : "grid is 0");
+        plan.variant = variant;
+        plan.grid = grid < comm->max_grid ? grid : comm->max_grid;
+        plan.tag = rfi_plan_tag(variant, plan.grid);
+        bad = rfi_variant_ready(comm, variant, err);
+        if (bad)
+            return bad;
+    }
     snprintf(plan.reason, sizeof plan.reason, "measured by this comm");
     bad = reserve(comm, channel, 1, err);
     if (!bad)
@@ -459,13 +464,14 @@ rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dty
     out->rung = plan->rung;
     out->fallback = plan->fallback;
     out->median_us = plan->median_us;
+    out->baseline_us = plan->baseline_us;
     if (path == RFI_PATH_PREPARED) {
         snprintf(out->reason, sizeof out->reason, "%s", plan->reason);
         return RF_OK;
     }
     int measured = plan->rung >= RF_RUNG_EXACT && plan->rung < RF_RUNG_NEAREST;
     out->rung = measured ? RF_RUNG_NEAREST : plan->rung;
-    out->median_us = 0; /* was measured at another size */
+    out->median_us = out->baseline_us = 0; /* was measured at another size */
     if (path == RFI_PATH_NEAREST)
         snprintf(out->reason, sizeof out->reason,
                  "not prepared; nearest prepared shape: %llu x %llu %s",

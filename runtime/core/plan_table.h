@@ -12,7 +12,8 @@ typedef struct rfi_plan {
     uint8_t fallback; /* the baseline was measured faster; variant is NULL */
     rf_shape shape;
     rf_rung rung;
-    double median_us; /* 0 = unknown */
+    double median_us;   /* 0 = unknown */
+    double baseline_us; /* as in rf_plan_info */
     char reason[256];
 } rfi_plan;
 

@@ -35,6 +35,15 @@ static void put_store(rfi_json *j, const rf_comm *comm)
     rfi_json_close(j, '}');
 }
 
+static void put_baseline(rfi_json *j, const rf_baseline *b)
+{
+    const char *why = b->name[0] ? b->name : "none was given (rf_comm_baseline)";
+    rfi_json_open(j, "baseline", '{');
+    rfi_json_text(j, "name", b->all_reduce ? b->name : NULL);
+    rfi_json_text(j, "reason", b->all_reduce ? NULL : why);
+    rfi_json_close(j, '}');
+}
+
 static void put_plan(rfi_json *j, const rfi_plan *p)
 {
     rfi_json_open(j, NULL, '{');
@@ -47,6 +56,7 @@ static void put_plan(rfi_json *j, const rfi_plan *p)
     rfi_json_bool(j, "fallback", p->fallback);
     rfi_json_text(j, "rung", rf_rung_text(p->rung));
     rfi_json_number(j, "median_us", p->median_us);
+    rfi_json_number(j, "baseline_us", p->baseline_us);
     rfi_json_text(j, "reason", p->reason);
     rfi_json_close(j, '}');
 }
@@ -54,7 +64,7 @@ static void put_plan(rfi_json *j, const rfi_plan *p)
 static void put_calls(rfi_json *j, const rfi_channel *channel)
 {
     static const char *const paths[] = {
-#define RF_X(name, text) text,
+#define RF_X(name, text, ours) text,
         RFI_PATH_LIST(RF_X)
 #undef RF_X
     };
@@ -166,6 +176,7 @@ size_t rf_status_json(const rf_comm *comm, char *buf, size_t size)
     rfi_json_integer(&j, "generation", comm->generation);
     put_health(&j, &health);
     put_store(&j, comm);
+    put_baseline(&j, &comm->baseline);
     put_channels(&j, comm);
     put_unused(&j, comm);
     rfi_json_close(&j, '}');

@@ -9,8 +9,10 @@
 #include "core/group.h"
 #include "cpu/cpu.h"
 
-/* A launch, or (device NULL) a pause. */
+/* A launch, or (device NULL) a call, or a pause. */
 typedef struct item {
+    rf_result (*function)(void *arg);
+    void *arg;
     rfi_device *device;
     const rf_variant *variant;
     rf_params params;
@@ -117,6 +119,8 @@ static rf_result add(rf_cpu_stream *s, const item *new)
 
 static rf_result run_item(const item *i)
 {
+    if (i->function)
+        return i->function(i->arg);
     if (!i->device) {
         nanosleep(&(struct timespec){.tv_sec = i->pause_us / 1000000,
                                      .tv_nsec = (long)(i->pause_us % 1000000) * 1000},
@@ -283,4 +287,10 @@ rf_result rf_cpu_stream_delay(rf_cpu_stream *s, uint32_t microseconds)
 {
     item pause = {.pause_us = microseconds};
     return s ? add(s, &pause) : RF_E_ARG;
+}
+
+rf_result rf_cpu_stream_call(rf_cpu_stream *s, rf_result (*function)(void *arg), void *arg)
+{
+    item call = {.function = function, .arg = arg};
+    return s && function ? add(s, &call) : RF_E_ARG;
 }

@@ -256,6 +256,9 @@ typedef void (*rf_log_fn)(void *ctx, int level, const char *line);
 /* cuda: several ranks on one GPU; as processes only under MPS (else each waits for its time slice).
  */
 #define RF_SHARE_DEVICE 8u
+/* Off unless the user asks for it: rf_comm_create fails with E_BACKEND on all ranks unless every
+ * rank has RANKFOLD_DISABLE=0. */
+#define RF_OPT_IN 16u
 
 /* Begins with struct_size, so that fields can be added: start from RF_CONFIG_INIT. Zero means "the
  * default" everywhere. Everything but log, store and device has to be equal on all ranks. */
@@ -326,6 +329,40 @@ RF_API rf_result rf_prepare_all(rf_comm *const *comms, int world, int channel,
 RF_API rf_result rf_all_reduce(rf_comm *comm, int channel, const void *in, void *out,
                                uint64_t count, rf_dtype dtype, void *stream);
 
+/* ---- the baseline: the caller's own collective ---- */
+
+/* all_reduce: enqueues out = sum over ranks of in, `count` elements, on the stream, as
+ * rf_all_reduce does (same arguments, same order on all ranks, in == out too, inside capture too).
+ * RF_OK, or any error: then it stands for the call's result. It may be called by any function that
+ * calls or tunes on this comm, from the caller's thread. all_reduce NULL: there is none, and `name`
+ * says why. */
+#define RF_BASELINE_NAME 160
+typedef struct rf_baseline {
+    char name[RF_BASELINE_NAME]; /* "nccl 2.28.9": for status and records */
+    rf_result (*all_reduce)(void *ctx, const void *in, void *out, uint64_t count, rf_dtype dtype,
+                            void *stream);
+    void *ctx; /* borrowed until destroy */
+} rf_baseline;
+
+/* Collective. From now on rf_tune measures the baseline like any variant (its results have to be
+ * right within the rounding of its own order of summation), records it, and lets it win;
+ * rf_dispatch runs it. One rank without (NULL, or all_reduce NULL) and no rank has one: E_BACKEND
+ * on all, and the comm works on without; status says why. Replaces the one before. */
+RF_API rf_result rf_comm_baseline(rf_comm *comm, const rf_baseline *baseline, rf_error *err);
+
+/* Fills *out with ncclAllReduce on this communicator (an ncclComm_t of the same ranks, which
+ * outlives the comm), from the libnccl.so.2 that the process has loaded, else from the one that the
+ * system finds. Local. Errors: E_ARG; E_BACKEND: no NCCL, or not usable; *out says why then and
+ * goes to rf_comm_baseline all the same, so that all ranks learn that there is none. */
+RF_API rf_result rf_baseline_nccl(void *nccl_comm, rf_baseline *out, rf_error *err);
+
+/* What an engine's dispatcher does: ours where exactly this count was prepared and the plan is not
+ * a fallback, else the baseline: for other counts, and beyond the capacity. One decision on all
+ * ranks. FALLBACK where there is no baseline: the stream was not touched. Otherwise as
+ * rf_all_reduce. */
+RF_API rf_result rf_dispatch(rf_comm *comm, int channel, const void *in, void *out, uint64_t count,
+                             rf_dtype dtype, void *stream);
+
 /* Can this comm do it at all (op, dtype, size)? Whether it is worth it, the plan says. Pure. */
 RF_API int rf_supports(const rf_comm *comm, const rf_shape *shape);
 
@@ -356,6 +393,8 @@ typedef struct rf_plan_info {
     int fallback;     /* the baseline was measured faster */
     double median_us; /* as measured; 0 = unknown */
     char reason[256]; /* one line: key, rung, what is stale, what to run */
+    /* The baseline's time in the same measurement; 0 = not measured, infinite = it failed. */
+    double baseline_us;
 } rf_plan_info;
 RF_API rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dtype dtype,
                                rf_mode mode, rf_plan_info *out);
@@ -439,9 +478,9 @@ typedef struct rf_tune_summary {
 RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                          const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
 /* Collective. Runs the shape's plan in and out of place on test data of the library's own, special
- * values among them, and compares with rf_oracle_all_reduce. Errors: RF_E_WRONG, those of a call,
- * E_MEMORY; RF_FALLBACK where the plan is the caller's own collective. Takes the channel from its
- * stream, as rf_channel_rebind does. */
+ * values among them, and compares with rf_oracle_all_reduce (a baseline: within rounding). Errors:
+ * RF_E_WRONG, those of a call, E_MEMORY; RF_FALLBACK where the plan is a baseline that the comm
+ * does not have. Takes the channel from its stream, as rf_channel_rebind does. */
 RF_API rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed,
                            rf_error *err);
 /* Collective. Takes `n` samples of the shape's plan: us[i] = microseconds of one call in a row of
@@ -475,6 +514,10 @@ RF_API void
 rf_cpu_graph_destroy(rf_cpu_graph *graph); /* after its replays are done; NULL is fine */
 /* A pause of `microseconds` in the queue: skew, for tests and benchmarks. */
 RF_API rf_result rf_cpu_stream_delay(rf_cpu_stream *stream, uint32_t microseconds);
+/* Calls `function` in the queue: for a baseline on a cpu stream. It may be called as long as a
+ * graph that recorded it lives; what it returns is the launch's result. */
+RF_API rf_result rf_cpu_stream_call(rf_cpu_stream *stream, rf_result (*function)(void *arg),
+                                    void *arg);
 
 /* ================================================= environment
  * ================================================= */
@@ -483,7 +526,9 @@ RF_API rf_result rf_cpu_stream_delay(rf_cpu_stream *stream, uint32_t microsecond
 #define RF_ENV_LIST(X)                                                                             \
     X(RANKFOLD_DB, "path of the writable tactic database")                                         \
     X(RANKFOLD_TACTIC, "force this variant name, or glob of names, where it is feasible")          \
-    X(RANKFOLD_DISABLE, "1: rf_comm_create fails with E_BACKEND on all ranks")                     \
+    X(RANKFOLD_DISABLE,                                                                            \
+      "1: rf_comm_create fails with E_BACKEND on all ranks; 0: opts in where the program asks "    \
+      "(RF_OPT_IN)")                                                                               \
     X(RANKFOLD_DEADLINE_MS, "overrides rf_config.deadline_ms")                                     \
     X(RANKFOLD_BOOTSTRAP, "name for rf_bootstrap_env")                                             \
     X(NCCL_P2P_DISABLE,                                                                            \

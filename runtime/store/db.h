@@ -15,7 +15,11 @@ extern const char rfi_schema_sql[];
 /* ---- statements, prepared on first use and kept: X(NAME, SQL) ---- */
 
 #define RFI_DECISION_COLUMNS                                                                       \
-    "SELECT v.name, d.variant_hash, d.grid, d.bucket_bytes, d.median_ns, d.env_fp, c.started_utc " \
+    "SELECT v.name, d.variant_hash, d.grid, d.bucket_bytes, d.median_ns, d.env_fp, "               \
+    "c.started_utc, (SELECT CASE m.outcome WHEN 'ok' THEN m.median_ns ELSE 9e999 END "             \
+    "FROM measurement m WHERE m.campaign = d.campaign AND m.shape_no = d.shape_no "                \
+    "AND m.variant_hash = '00000000000000000000000000000000' "                                     \
+    "ORDER BY m.measurement_no DESC LIMIT 1) "                                                     \
     "FROM decision d CROSS JOIN variant v ON v.variant_hash = d.variant_hash "                     \
     "CROSS JOIN campaign c ON c.campaign = d.campaign "                                            \
     "WHERE d.hw_fp = ?1 AND d.architecture = ?2 AND d.op = ?3 AND d.world = ?4 AND d.dtype = ?5 "  \

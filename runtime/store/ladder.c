@@ -158,6 +158,7 @@ static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *r
     }
     out->bucket = row->bucket;
     out->median_ns = row->median_ns;
+    out->baseline_ns = row->baseline_ns;
     explain(source, key, row, rung, hidden, out);
     out->rung = source->shipped ? RF_RUNG_SHIPPED : rung;
     return 1;

@@ -14,8 +14,8 @@ typedef struct rfi_row {
     unsigned char hash[16], env[16];
     uint32_t grid;
     uint64_t bucket;
-    double median_ns;
-    char day[11]; /* of its campaign, "2026-11-29"; "" = unknown */
+    double median_ns, baseline_ns; /* as in rfi_decision */
+    char day[11];                  /* of its campaign, "2026-11-29"; "" = unknown */
 } rfi_row;
 
 /* Which row of (hw, arch, op, world, dtype, mode, `hidden`): at the key's bucket, of the key's

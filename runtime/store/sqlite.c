@@ -144,6 +144,7 @@ static int read_row(sqlite3_stmt *statement, rfi_row *out)
     out->grid = (uint32_t)grid;
     out->bucket = (uint64_t)bucket;
     out->median_ns = sqlite3_column_double(statement, 4);
+    out->baseline_ns = sqlite3_column_double(statement, 7); /* NULL = 0 */
     return 1;
 }
 

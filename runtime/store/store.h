@@ -41,6 +41,7 @@ typedef struct rfi_decision {
     rf_rung rung; /* EXACT .. SHIPPED */
     uint64_t bucket;
     double median_ns;
+    double baseline_ns; /* the baseline in the same sweep; 0 = not measured, infinite = it failed */
     char reason[256]; /* one line; also when nothing was found: the key that missed, what to run */
 } rfi_decision;
 

@@ -75,6 +75,8 @@ rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char 
         for (size_t g = 0; g < n_grids; g++)
             list[(*n)++] = (rfi_tune_candidate){v, grids[g], NULL};
     }
+    if (rfi_has_baseline(comm) && !(filter && fnmatch(filter, rfi_baseline.name, 0)))
+        list[(*n)++] = (rfi_tune_candidate){&rfi_baseline, 0, NULL};
     *out = list;
     return RF_OK;
 }

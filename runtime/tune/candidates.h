@@ -21,8 +21,8 @@ size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS]);
 size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS]);
 
 /* Every variant that could serve the shape, in pack order, with each of its grids; refused ones
- * once, with the reason. filter: glob on names, NULL = all. *out is the caller's to free; NULL when
- * *n is 0. Errors: E_MEMORY. */
+ * once, with the reason; then the baseline, if the comm has one. filter: glob on names, NULL = all.
+ * *out is the caller's to free; NULL when *n is 0. Errors: E_MEMORY. */
 rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char *filter,
                          rfi_tune_candidate **out, size_t *n, rf_error *err);
 

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,18 +114,45 @@ static void repeat(const rfi_data *d, unsigned char *to, const unsigned char *fr
         memcpy(to + i * rf_dtype_size(d->dtype), from, piece(d, i));
 }
 
+static double number(const rfi_data *d, const unsigned char *at)
+{
+    const struct format *f = &formats[d->dtype];
+    uint32_t bits = 0;
+    memcpy(&bits, at, rf_dtype_size(d->dtype)); /* little endian */
+    int exponent = (int)(bits >> f->mantissa_bits & ((1u << f->exponent_bits) - 1));
+    uint32_t mantissa = bits & ((1u << f->mantissa_bits) - 1);
+    int bias = (1 << (f->exponent_bits - 1)) - 1;
+    double value = exponent == (1 << f->exponent_bits) - 1 ? INFINITY
+                   : exponent ? ldexp((double)(mantissa | 1u << f->mantissa_bits), exponent - bias)
+                              : ldexp((double)mantissa, 1 - bias);
+    value = ldexp(value, -(int)f->mantissa_bits);
+    return bits >> (f->exponent_bits + f->mantissa_bits) ? -value : value;
+}
+
+/* world - 1 additions, each rounded by half a unit, half a unit more for the oracle's own rounding:
+ * doubled, which no wrong sum comes near. */
+static int is_near(const rfi_data *d, const unsigned char *found, uint64_t i)
+{
+    size_t at = i % d->period * rf_dtype_size(d->dtype);
+    double magnitude = 0;
+    for (int r = 0; r < d->world; r++)
+        magnitude += fabs(number(d, d->inputs[r] + at));
+    double bound = ldexp(magnitude * d->world, -(int)formats[d->dtype].mantissa_bits);
+    return fabs(number(d, found) - number(d, d->expected + at)) <= bound;
+}
+
 static uint64_t first_difference(const rfi_data *d, const unsigned char *found,
-                                 const unsigned char *expected)
+                                 const unsigned char *expected, int rounded)
 {
     size_t size = rf_dtype_size(d->dtype);
     for (uint64_t i = 0; i < d->count; i += d->period) {
         const unsigned char *f = found + i * size;
         if (memcmp(f, expected, piece(d, i)) == 0)
             continue;
-        uint64_t k = 0;
-        while (memcmp(f + k * size, expected + k * size, size) == 0)
-            k++;
-        return i + k;
+        for (uint64_t k = 0; k < piece(d, i) / size; k++)
+            if (memcmp(f + k * size, expected + k * size, size) &&
+                !(rounded && is_near(d, f + k * size, i + k)))
+                return i + k;
     }
     return d->count;
 }
@@ -141,10 +169,10 @@ void rfi_data_fill(rfi_data *d, uint64_t seed, int special)
     memset(d->out, POISON, d->count * rf_dtype_size(d->dtype) + GUARD);
 }
 
-rfi_verdict rfi_data_judge(const rfi_data *d, int in_place, uint64_t *index)
+rfi_verdict rfi_data_judge(const rfi_data *d, int in_place, int rounded, uint64_t *index)
 {
     const unsigned char *end = d->out + d->count * rf_dtype_size(d->dtype);
-    *index = first_difference(d, d->out, d->expected);
+    *index = first_difference(d, d->out, d->expected, rounded);
     if (*index < d->count)
         return RFI_DATA_WRONG;
     for (size_t i = 0; i < GUARD; i++)
@@ -152,6 +180,6 @@ rfi_verdict rfi_data_judge(const rfi_data *d, int in_place, uint64_t *index)
             return RFI_DATA_BEYOND;
     if (in_place)
         return RFI_DATA_RIGHT;
-    *index = first_difference(d, d->in, d->inputs[d->rank]);
+    *index = first_difference(d, d->in, d->inputs[d->rank], 0);
     return *index < d->count ? RFI_DATA_INPUT : RFI_DATA_RIGHT;
 }

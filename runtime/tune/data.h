@@ -37,7 +37,7 @@ typedef enum rfi_verdict {
 } rfi_verdict;
 
 /* Judges `out`, bit for bit; *index is the first bad element. in_place: the input was overwritten
- * rightly. */
-rfi_verdict rfi_data_judge(const rfi_data *d, int in_place, uint64_t *index);
+ * rightly. rounded: sums of ordinary numbers in any order, rounded at each step, are right too. */
+rfi_verdict rfi_data_judge(const rfi_data *d, int in_place, int rounded, uint64_t *index);
 
 #endif

@@ -33,10 +33,11 @@ static rf_result begin_campaign(const rfi_session *s, rf_error *err)
     rf_store *store = rfi_store(s->comm);
     const rf_tune_options *o = &s->options;
     snprintf(policy, sizeof policy,
-             "budget_ms=%u\nfilter=%.64s\nforce=%u\nrounds=%u\nseed=%llu\nstatistic=median of "
-             "rounds, max over ranks\n",
-             o->budget_ms, o->variant_filter ? o->variant_filter : "*", o->flags & RF_TUNE_FORCE,
-             o->rounds, (unsigned long long)o->seed);
+             "baseline=%.32s\nbudget_ms=%u\nfilter=%.64s\nforce=%u\nrounds=%u\nseed=%llu\n"
+             "statistic=median of rounds, max over ranks\n",
+             rfi_has_baseline(s->comm) ? rfi_baseline_name(s->comm) : "", o->budget_ms,
+             o->variant_filter ? o->variant_filter : "*", o->flags & RF_TUNE_FORCE, o->rounds,
+             (unsigned long long)o->seed);
     char tool[64];
     snprintf(tool, sizeof tool, "rankfold %s", rf_version_string());
     rfi_campaign c = {
@@ -109,6 +110,7 @@ static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, rf_error *err)
         set.shape = (uint32_t)i;
         set.grid = best->grid;
         set.median_ns = best->result.median_ns;
+        set.baseline_ns = rfi_sweep_baseline_ns(&sweeps[i]);
         memcpy(set.hash, best->variant->hash, sizeof set.hash);
         rc = rfi_session_order(s, &set, &a, err);
     }

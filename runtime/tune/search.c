@@ -166,7 +166,7 @@ static size_t half(size_t n)
     return keep > FINALISTS ? keep : n < FINALISTS ? n : FINALISTS;
 }
 
-/* After round 1 the hopeless go, after every second round half of the rest. */
+/* After round 1 the hopeless go, after every second round half of the rest; the baseline never. */
 static void cull(run *r, rfi_tune_trial **field, uint32_t rounds_done)
 {
     rfi_sweep *w = r->w;
@@ -182,7 +182,8 @@ static void cull(run *r, rfi_tune_trial **field, uint32_t rounds_done)
     while (keep > 0 && field[keep - 1]->guess_ns > TOO_SLOW * best)
         keep--;
     for (size_t i = keep; i < n; i++)
-        rfi_sweep_settle(w, field[i], RFI_DROPPED);
+        if (field[i]->variant != &rfi_baseline) /* by how much it loses is worth knowing */
+            rfi_sweep_settle(w, field[i], RFI_DROPPED);
 }
 
 /* Samples that all rounds will take. */

@@ -38,13 +38,18 @@ static void tell(const rfi_session *s, const rfi_order *o, const rf_variant *var
     s->options.progress(s->options.progress_ctx, &p);
 }
 
+static int is_baseline(const rfi_session *s, const rfi_order *o)
+{
+    return rfi_has_baseline(s->comm) && !memcmp(o->hash, rfi_baseline.hash, sizeof o->hash);
+}
+
 static rf_result obey(rfi_session *s, const rfi_order *o, reply *r, rf_error *err)
 {
     rfi_worker *w = &s->worker;
     const rf_variant *variant = NULL;
     rf_result rc;
     if (o->kind == RFI_ORDER_CHECK || o->kind == RFI_ORDER_MEASURE || o->kind == RFI_ORDER_SET) {
-        variant = rfi_variant_by_hash(s->comm, o->hash);
+        variant = is_baseline(s, o) ? &rfi_baseline : rfi_variant_by_hash(s->comm, o->hash);
         if (!variant)
             return rfi_fail(err, RF_E_VARIANT, rf_comm_rank(s->comm), "tune",
                             "rank 0 measures a variant that this rank does not hold");
@@ -66,7 +71,7 @@ static rf_result obey(rfi_session *s, const rfi_order *o, reply *r, rf_error *er
         return rf_prepare(s->comm, s->channel, s->shapes, s->n, err);
     case RFI_ORDER_SET:
         return rfi_plan_set(s->comm, s->channel, &s->shapes[o->shape], variant, o->grid,
-                            o->median_ns / 1000, err);
+                            o->median_ns / 1000, o->baseline_ns / 1000, err);
     case RFI_ORDER_END:
         break;
     }

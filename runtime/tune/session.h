@@ -11,16 +11,16 @@ typedef enum rfi_order_kind {
     RFI_ORDER_SETTLE,  /* seed */
     RFI_ORDER_MEASURE, /* hash, grid, calls */
     RFI_ORDER_PREPARE, /* all shapes, from the store */
-    RFI_ORDER_SET,     /* shape, hash, grid, median_ns: a plan without the store */
+    RFI_ORDER_SET,     /* shape, hash, grid, median_ns, baseline_ns: a plan without the store */
     RFI_ORDER_END      /* everybody leaves with `verdict`, `text` and `summary` */
 } rfi_order_kind;
 
 typedef struct rfi_order {
     rfi_order_kind kind;
     uint32_t shape, grid, calls;
-    unsigned char hash[16];
+    unsigned char hash[16]; /* all zero: the baseline */
     uint64_t seed;
-    double median_ns;
+    double median_ns, baseline_ns;
     double done, eta_seconds;
     rf_result verdict;
     char text[RF_ERROR_TEXT];

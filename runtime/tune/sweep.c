@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,13 +22,19 @@ static rfi_key key_of(const rfi_session *s, const rf_shape *shape)
     };
 }
 
+/* As the store names it. */
+static const rf_variant *recorded(const rf_variant *variant)
+{
+    return variant == &rfi_baseline ? NULL : variant;
+}
+
 void rfi_sweep_settle(const rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
 {
     rfi_stats st = rfi_stats_of(t->samples, t->n);
     t->state = RFI_SETTLED;
     t->result = (rfi_measurement){
         .key = w->key,
-        .variant = t->variant,
+        .variant = recorded(t->variant),
         .grid = t->grid,
         .outcome = outcome,
         .n = t->n,
@@ -46,7 +53,8 @@ static void place(rfi_sweep *w, rfi_tune_trial *t, const char *refusal)
 {
     rf_store *store = rfi_store(w->session->comm);
     int fresh = w->session->options.flags & RF_TUNE_FORCE;
-    if (!fresh && store && store->v->measured(store, &w->key, t->variant, t->grid, &t->result))
+    if (!fresh && store &&
+        store->v->measured(store, &w->key, recorded(t->variant), t->grid, &t->result))
         t->state = RFI_RECORDED, t->known = 1;
     else if (refusal)
         rfi_sweep_settle(w, t, RFI_INFEASIBLE);
@@ -68,14 +76,15 @@ static int have(void *ctx, const unsigned char hash[16], const char *name)
     return v && !rfi_refusal(a->comm, v, a->shape) ? 2 : 0;
 }
 
-/* Swept, and the winner is still in the packs as it was. */
+/* Swept, the baseline too if there is one, and the winner is still in the packs as it was. */
 static int is_warm(const rfi_session *s, const rf_shape *shape, const rfi_key *key)
 {
     rf_store *store = rfi_store(s->comm);
     asking ask = {s->comm, shape};
     rfi_decision d;
     return store && !(s->options.flags & RF_TUNE_FORCE) && store->v->swept(store, key) &&
-           store->v->lookup(store, key, have, &ask, &d) && d.rung == RF_RUNG_EXACT;
+           store->v->lookup(store, key, have, &ask, &d) && d.rung == RF_RUNG_EXACT &&
+           (d.baseline_ns > 0 || !rfi_has_baseline(s->comm));
 }
 
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err)
@@ -118,6 +127,14 @@ void rfi_sweep_close(rfi_sweep *w)
 static int is_ok(const rfi_tune_trial *t)
 {
     return t->state >= RFI_SETTLED && t->result.outcome == RFI_OK;
+}
+
+double rfi_sweep_baseline_ns(const rfi_sweep *w)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (w->trials[i].variant == &rfi_baseline && w->trials[i].state >= RFI_SETTLED)
+            return is_ok(&w->trials[i]) ? w->trials[i].result.median_ns : INFINITY;
+    return 0;
 }
 
 const rfi_tune_trial *rfi_sweep_best(const rfi_sweep *w)

@@ -53,6 +53,8 @@ rf_result rfi_sweep_finish(rfi_sweep *w, rf_error *err);
  * the trials), E_MEMORY, or what ended the session on all ranks. */
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err);
 
+/* As in rfi_decision. */
+double rfi_sweep_baseline_ns(const rfi_sweep *w);
 /* Fastest trial that was measured to the end, NULL if none. */
 const rfi_tune_trial *rfi_sweep_best(const rfi_sweep *w);
 

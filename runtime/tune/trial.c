@@ -17,13 +17,13 @@ static rf_result open_worker(rf_comm *comm, int channel, const rf_shape *shape, 
     else if ((rc = rf_plan_query(comm, channel, shape->rows * shape->hidden, shape->dtype,
                                  shape->mode, plan)) != RF_OK)
         rfi_fail(&why, rc, rank, step, "channel %d: %s", channel, rf_strerror(rc));
-    else if (plan->fallback)
-        rc = RF_FALLBACK;
-    else {
+    int missing = rc == RF_OK && plan->fallback && !rfi_has_baseline(comm); /* alike on all ranks */
+    if (rc == RF_OK && !missing) {
         *w = rfi_worker_of(comm, channel);
         rc = rfi_worker_shape(w, shape, &why);
     }
-    return rfi_agree(comm, step, rc, &why, rfi_timeout_ms(comm), err);
+    rc = rfi_agree(comm, step, rc, &why, rfi_timeout_ms(comm), err);
+    return rc == RF_OK && missing ? RF_FALLBACK : rc;
 }
 
 rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed, rf_error *err)
@@ -35,7 +35,8 @@ rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t 
     int wrong = 0;
     rf_result rc = open_worker(comm, channel, shape, "verify", &w, &plan, err);
     if (rc == RF_OK) {
-        const rf_variant *variant = rfi_variant_by_name(comm, plan.variant);
+        const rf_variant *variant =
+            plan.fallback ? &rfi_baseline : rfi_variant_by_name(comm, plan.variant);
         rc = rfi_worker_check(&w, variant, plan.grid, seed, &ns, &wrong, &why);
         if (rc == RF_OK && wrong)
             rc = rfi_fail(&why, RF_E_WRONG, rf_comm_rank(comm), "verify",
@@ -53,11 +54,12 @@ typedef struct sample {
 } sample;
 
 /* The slowest rank's time; the exchange also brings the ranks together for the next sample. */
-static rf_result take(rfi_worker *w, uint32_t calls, double *us, rf_error *err)
+static rf_result take(rfi_worker *w, const rf_variant *variant, uint32_t calls, double *us,
+                      rf_error *err)
 {
     rf_error why = {0};
     sample mine = {.code = RF_OK}, all[RF_MAX_WORLD];
-    mine.code = rfi_worker_measure(w, NULL, 0, calls, &mine.ns, &why);
+    mine.code = rfi_worker_measure(w, variant, 0, calls, &mine.ns, &why);
     rf_result rc =
         rfi_allgather(w->comm, "time", &mine, all, sizeof mine, rfi_timeout_ms(w->comm), err);
     double slowest = 0;
@@ -81,7 +83,7 @@ rf_result rf_time(rf_comm *comm, int channel, const rf_shape *shape, uint32_t ca
     if (rc == RF_OK)
         rc = rfi_worker_settle(&w, 1, err);
     for (size_t i = 0; i < n && rc == RF_OK; i++)
-        rc = take(&w, calls ? calls : 1, &us[i], err);
+        rc = take(&w, plan.fallback ? &rfi_baseline : NULL, calls ? calls : 1, &us[i], err);
     if (w.comm)
         rfi_worker_close(&w);
     return rc;

@@ -51,7 +51,7 @@ int shim_use(rf_comm *comm, uint64_t count, const char *variant, uint32_t grid)
         snprintf(err.text, sizeof err.text, "no variant %s", variant);
         return RF_E_VARIANT;
     }
-    return rfi_plan_set(comm, 0, &shape, v, grid ? grid : rfi_usual_grid(comm, v, 2 * count), 0,
+    return rfi_plan_set(comm, 0, &shape, v, grid ? grid : rfi_usual_grid(comm, v, 2 * count), 0, 0,
                         &err);
 }
 

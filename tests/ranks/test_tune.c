@@ -302,7 +302,7 @@ static void plans(int rank, int world, void *arg)
     for (int mode = RF_EAGER; mode <= RF_GRAPH; mode++) {
         rf_shape shape = small;
         shape.mode = (rf_mode)mode;
-        RANK_CHECK(rfi_plan_set(c.comm, 0, &shape, &fakes[0], 64, 0, &err) == RF_OK, "%s",
+        RANK_CHECK(rfi_plan_set(c.comm, 0, &shape, &fakes[0], 64, 0, 0, &err) == RF_OK, "%s",
                    err.text);
         RANK_CHECK(rf_verify(c.comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
         RANK_CHECK(rf_time(c.comm, 0, &shape, 10, us, 3, &err) == RF_OK, "%s", err.text);
@@ -312,7 +312,7 @@ static void plans(int rank, int world, void *arg)
         RANK_CHECK(memcmp(all, all + 3, sizeof us) == 0, "the ranks' figures differ");
         if (mode == RF_EAGER)
             check_call(&c);
-        rfi_plan_set(c.comm, 0, &shape, &fakes[3], 64, 0, &err); /* wrong on rank 1 only */
+        rfi_plan_set(c.comm, 0, &shape, &fakes[3], 64, 0, 0, &err); /* wrong on rank 1 only */
         rf_result rc = rf_verify(c.comm, 0, &shape, 1, &err);
         RANK_CHECK(rc == RF_E_WRONG && err.rank == 1, "%s, rank %d", rf_strerror(rc), err.rank);
     }

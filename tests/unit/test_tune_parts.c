@@ -115,7 +115,7 @@ static void test_the_oracles_sum_is_right(void **state)
         uint64_t index;
         open_filled(&d, (rf_dtype)dtype);
         sum_rightly(&d, d.out);
-        assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_RIGHT);
+        assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_RIGHT);
         rfi_data_close(&d);
     }
 }
@@ -126,7 +126,7 @@ static void test_untouched_output_is_wrong(void **state)
     rfi_data d;
     uint64_t index;
     open_filled(&d, RF_BF16);
-    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_WRONG);
+    assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_WRONG);
     assert_int_equal(index, 0);
     rfi_data_close(&d);
 }
@@ -139,9 +139,34 @@ static void test_one_wrong_bit_is_found_where_it_is(void **state)
     open_filled(&d, RF_F16);
     sum_rightly(&d, d.out);
     d.out[2 * (count - 1)] ^= 1;
-    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_WRONG);
+    assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_WRONG);
     assert_int_equal(index, count - 1);
     rfi_data_close(&d);
+}
+
+/* What a baseline may do: another order, rounded at each step. */
+static void test_sums_in_another_order_are_near(void **state)
+{
+    (void)state;
+    for (int dtype = 0; rf_dtype_name((rf_dtype)dtype); dtype++) {
+        rfi_data d;
+        uint64_t index;
+        open_filled(&d, (rf_dtype)dtype);
+        rfi_data_fill(&d, 42, 0);
+        const void *pair[] = {d.inputs[2], d.inputs[0]};
+        rf_oracle_all_reduce(pair, d.out, d.period, d.dtype, 2);
+        const void *rest[] = {d.out, d.inputs[1]};
+        rf_oracle_all_reduce(rest, d.out, d.period, d.dtype, 2);
+        size_t size = rf_dtype_size(d.dtype), period = d.period * size;
+        memcpy(d.out + period, d.out, period);
+        memcpy(d.out + 2 * period, d.out, count * size - 2 * period);
+        assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_WRONG);
+        assert_int_equal(rfi_data_judge(&d, 0, 1, &index), RFI_DATA_RIGHT);
+        d.out[(count - 1) * size + size - 1] ^= 0x80; /* a sign */
+        assert_int_equal(rfi_data_judge(&d, 0, 1, &index), RFI_DATA_WRONG);
+        assert_int_equal(index, count - 1);
+        rfi_data_close(&d);
+    }
 }
 
 static void test_a_byte_behind_the_output_is_found(void **state)
@@ -152,7 +177,7 @@ static void test_a_byte_behind_the_output_is_found(void **state)
     open_filled(&d, RF_F32);
     sum_rightly(&d, d.out);
     d.out[4 * count] = 0;
-    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_BEYOND);
+    assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_BEYOND);
     rfi_data_close(&d);
 }
 
@@ -164,9 +189,9 @@ static void test_a_changed_input_is_found_unless_in_place(void **state)
     open_filled(&d, RF_F32);
     sum_rightly(&d, d.out);
     d.in[4 * (RFI_PERIOD + 1000)] ^= 1;
-    assert_int_equal(rfi_data_judge(&d, 0, &index), RFI_DATA_INPUT);
+    assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_INPUT);
     assert_int_equal(index, RFI_PERIOD + 1000);
-    assert_int_equal(rfi_data_judge(&d, 1, &index), RFI_DATA_RIGHT);
+    assert_int_equal(rfi_data_judge(&d, 1, 0, &index), RFI_DATA_RIGHT);
     rfi_data_close(&d);
 }
 
@@ -222,6 +247,7 @@ int main(void)
         cmocka_unit_test(test_the_oracles_sum_is_right),
         cmocka_unit_test(test_untouched_output_is_wrong),
         cmocka_unit_test(test_one_wrong_bit_is_found_where_it_is),
+        cmocka_unit_test(test_sums_in_another_order_are_near),
         cmocka_unit_test(test_a_byte_behind_the_output_is_found),
         cmocka_unit_test(test_a_changed_input_is_found_unless_in_place),
         cmocka_unit_test(test_seeds_give_other_data),
