@@ -6,7 +6,7 @@ package.cpath = "generated/bin/?.so;" .. package.cpath
 
 local luaunit = require "luaunit"
 
-for _, name in ipairs { "space", "source", "sku", "output", "build", "cuda" } do
+for _, name in ipairs { "space", "source", "sku", "output", "build", "cuda", "sass" } do
     for case, tests in pairs(require("tests.codegen.test_" .. name)) do
         _G["Test" .. case] = tests
     end

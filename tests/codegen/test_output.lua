@@ -193,6 +193,16 @@ function Output.test_only_writes_some_variants_elsewhere()
     luaunit.assertNil(only["src/w1_f32_cpu_scalar.c"])
 end
 
+function Output.test_a_sample_is_written_elsewhere()
+    local root = tree_with { world = "{ 1, 2, 3 }" }
+    local out, code = helper.gen(root, "tiny --sample")
+    luaunit.assertEquals(code, 0, out)
+    luaunit.assertNil(lfs.attributes(root .. "/generated/tiny"))
+    local sample = helper.contents(root .. "/generated/sample/tiny")
+    luaunit.assertStrContains(sample["src/w2_f32_cpu_scalar.c"], "tiny --sample:")
+    luaunit.assertNil(sample["src/w3_f32_cpu_scalar.c"])
+end
+
 function Output.test_explain_says_what_where_and_why_not()
     local root = tree_with()
     local out, code = helper.gen(root, "--explain ar_w2_f32_h0_os_cpu_flag_scalar_u1_ca")

@@ -154,6 +154,24 @@ function Sku.test_the_limit_can_be_set()
     luaunit.assertStrContains(reason, "3 variants, at most 2")
 end
 
+function Sku.test_a_sample_has_the_smallest_variant_of_every_kind_with_peers()
+    local parsed = assert(sku.parse(helper.peer_sku { world = "{ 1, 2, 3 }", algo = '{ "os", "ts" }',
+        unroll = "{ 1, 2 }", threads = "{ 256, 512 }", rank = '{ "any", "own" }' }, "x.lua", "x"))
+    local names = {}
+    for i, entry in ipairs(sku.sample(parsed.variants)) do
+        names[i] = entry.name
+    end
+    luaunit.assertEquals(names, {
+        "ar_w2_bf16_h0_os_peer_nan_sm90_u1_t256_any_seq", "ar_w2_bf16_h0_os_peer_nan_sm90_u1_t256_own_seq",
+        "ar_w2_bf16_h0_ts_peer_nan_sm90_u1_t256_any_seq", "ar_w2_bf16_h0_ts_peer_nan_sm90_u1_t256_own_seq",
+    })
+end
+
+function Sku.test_a_sample_of_one_rank_only()
+    local parsed = assert(sku.parse(helper.sku { world = "{ 1 }" }, "x.lua", "x"))
+    luaunit.assertEquals(sku.sample(parsed.variants), parsed.variants)
+end
+
 function Sku.test_fuzzed_files_are_taken_or_refused_with_their_name()
     math.randomseed(20261129)
     local good = helper.sku()
