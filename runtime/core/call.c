@@ -30,7 +30,7 @@ static __attribute__((cold)) rf_result keep(rf_comm *comm, rfi_channel *channel,
 static const char *const step_text[] = {"entry", "arrival", "answer"};
 
 /* What a fault record adds to "rank 2 did not arrive ...". */
-static void describe(const rf_fault *f, const rfi_channel *channel, uint64_t count, char *buf,
+static void describe(const rf_fault *f, const rf_params *params, uint64_t count, char *buf,
                      size_t size)
 {
     buf[0] = 0;
@@ -40,7 +40,7 @@ static void describe(const rf_fault *f, const rfi_channel *channel, uint64_t cou
                         f->step < 3 ? step_text[f->step] : "?");
     if (f->code == RF_FAULT_DEADLINE)
         snprintf(buf + used, size - (size_t)used, ", after %llu ms)",
-                 (unsigned long long)(channel->params.deadline_ns / 1000000u));
+                 (unsigned long long)(params->deadline_ns / 1000000u));
     else if (f->code == RF_FAULT_MISMATCH)
         snprintf(buf + used, size - (size_t)used, ": %s %llu expected, %llu found)",
                  f->expected == count ? "count" : "variant", (unsigned long long)f->expected,
@@ -52,13 +52,14 @@ static void describe(const rf_fault *f, const rfi_channel *channel, uint64_t cou
 /* `result` and `err` are what the launch gave; E_POISONED = the channel was poisoned before it.
  * Then, if no kernel of ours has failed, a peer did it between two calls: the first call to notice
  * gets the cause. */
-static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *channel, uint64_t count,
-                                               rf_result result, const rf_error *err)
+static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *channel,
+                                               const rf_params *params, rf_result result,
+                                               const rf_error *err)
 {
     int index = (int)(channel - comm->channels);
     uint32_t poison;
     rf_fault fault;
-    comm->backend->read_fault(comm->device, rfi_region(comm, comm->rank, index), &poison, &fault);
+    comm->backend->read_fault(comm->device, params, &poison, &fault);
     if (!poison) /* not the protocol's: a queue without memory, say */
         FAIL(comm, channel, result, comm->rank, "channel %d: %s", index,
              err->text[0] ? err->text : rf_strerror(result));
@@ -73,7 +74,7 @@ static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *chann
              "channel %d: poisoned since rank %d %s; rf_comm_reset revives it", index, culprit,
              what);
     char detail[160];
-    describe(&fault, channel, count, detail, sizeof detail);
+    describe(&fault, params, params->count, detail, sizeof detail);
     FAIL(comm, channel, result, culprit, "channel %d: rank %d %s%s", index, culprit, what, detail);
 }
 
@@ -135,7 +136,7 @@ static rf_result issue(rf_comm *comm, rfi_channel *channel, const rfi_plan *plan
                  (unsigned long long)s->id, s->capturing ? ", which is capturing" : "");
         channel->stream = s->id;
     }
-    rf_params p = channel->params;
+    rf_params p = channel->params[plan->variant->transport];
     p.in = in;
     p.out = out;
     p.count = count;
@@ -144,8 +145,7 @@ static rf_result issue(rf_comm *comm, rfi_channel *channel, const rfi_plan *plan
     rf_error err;
     err.text[0] = 0;
     rf_result result = comm->backend->launch(comm->device, plan->variant, &p, stream, &err);
-    return __builtin_expect(result != RF_OK, 0) ? explain(comm, channel, count, result, &err)
-                                                : RF_OK;
+    return __builtin_expect(result != RF_OK, 0) ? explain(comm, channel, &p, result, &err) : RF_OK;
 }
 
 static rf_result call_baseline(rf_comm *comm, rfi_channel *channel, const void *in, void *out,
@@ -175,7 +175,8 @@ const rfi_plan *rfi_plan_resolve(const rf_comm *comm, const rfi_channel *channel
         *path = RFI_PATH_NEAREST;
         plan = rfi_plan_nearest(&channel->plans, dtype, mode, count);
         if (plan && plan->variant &&
-            comm->backend->misfit(plan->variant, channel->params.slot_bytes,
+            comm->backend->misfit(plan->variant,
+                                  channel->params[plan->variant->transport].slot_bytes,
                                   count * rf_dtype_size(dtype)))
             plan = NULL;
     }

@@ -5,25 +5,30 @@
 
 #include "core/comm.h"
 
-unsigned char *rfi_region(const rf_comm *comm, int rank, int channel)
-{
-    unsigned char *base = rank == comm->rank ? comm->own.base : comm->import[rank].base;
-    return base + (size_t)channel * comm->region_bytes;
-}
-
 void rfi_channels_link(rf_comm *comm)
 {
-    for (uint32_t c = 0; c < comm->config.channels; c++) {
-        rf_params *p = &comm->channels[c].params;
-        memset(p, 0, sizeof *p);
-        for (int r = 0; r < comm->world; r++)
-            p->peer[r] = rfi_region(comm, r, (int)c);
-        p->slot_bytes = comm->backend->slot_bytes(comm->config.capacity_bytes);
-        p->deadline_ns = (uint64_t)comm->config.deadline_ms * 1000000u;
-        p->rank = (uint32_t)comm->rank;
-        p->generation = comm->generation;
-        comm->backend->bind(comm->device, (int)c, p);
-    }
+    for (int i = 0, t; (t = rfi_transport_on(comm, i)) >= 0; i++)
+        for (uint32_t c = 0; c < comm->config.channels; c++) {
+            rf_params *p = &comm->channels[c].params[t];
+            memset(p, 0, sizeof *p);
+            for (int r = 0; r < comm->world; r++)
+                p->peer[r] = rfi_region(comm, t, r, (int)c);
+            p->slot_bytes = comm->transport[t].layout.slot_bytes;
+            p->deadline_ns = (uint64_t)comm->config.deadline_ms * 1000000u;
+            p->rank = (uint32_t)comm->rank;
+            comm->backend->bind(comm->device, (uint8_t)t, (int)c, p);
+        }
+}
+
+void rfi_channels_clear(rf_comm *comm)
+{
+    for (int i = 0, t; (t = rfi_transport_on(comm, i)) >= 0; i++)
+        for (uint32_t c = 0; c < comm->config.channels; c++) {
+            rf_params *p = &comm->channels[c].params[t];
+            p->generation = comm->generation;
+            comm->backend->clear(comm->device, (uint8_t)t, p,
+                                 comm->transport[t].layout.region_bytes);
+        }
 }
 
 typedef struct request {

@@ -79,18 +79,28 @@ static int score(const rf_variant *v, int c)
            (v->transport == RFI_TRANSPORT_CPU ? unroll : 4 - unroll);
 }
 
+static const rf_variant *best_of(const rf_comm *comm, const rf_shape *shape, int transport, int c)
+{
+    const rf_variant *best = NULL;
+    for (size_t i = 0; i < comm->n_variants; i++) {
+        const rf_variant *v = comm->variants[i];
+        if (v->transport != transport || v->hidden || v->flags || rfi_refusal(comm, v, shape))
+            continue;
+        if (!best || score(v, c) > score(best, c))
+            best = v;
+    }
+    return best;
+}
+
+/* The best transport that can do it at all: between classes of hardware they differ by more than
+ * tactics do. */
 int rfi_class_choose(const rf_comm *comm, const rf_shape *shape, rfi_class_choice *out)
 {
     uint64_t bytes = shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
     int c = rfi_class_of(bytes);
     const rf_variant *best = NULL;
-    for (size_t i = 0; i < comm->n_variants; i++) {
-        const rf_variant *v = comm->variants[i];
-        if (v->hidden || v->flags || rfi_refusal(comm, v, shape))
-            continue;
-        if (!best || score(v, c) > score(best, c))
-            best = v;
-    }
+    for (int i = 0, t; !best && (t = rfi_transport_on(comm, i)) >= 0; i++)
+        best = best_of(comm, shape, t, c);
     if (!best)
         return 0;
     *out = (rfi_class_choice){.variant = best,

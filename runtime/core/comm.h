@@ -29,13 +29,21 @@ typedef enum rfi_path {
 } rfi_path;
 
 typedef struct rfi_channel {
-    _Alignas(RF_LINE) rf_params params; /* all but the call itself */
-    uint64_t stream;                    /* id of the stream that owns it; 0 = the next one will */
-    int told;                           /* the cause of its poison was returned once */
+    _Alignas(RF_LINE) rf_params params[RFI_N_TRANSPORTS]; /* all but the call itself; by code */
+    uint64_t stream; /* id of the stream that owns it; 0 = the next one will */
+    int told;        /* the cause of its poison was returned once */
     char name[RFI_CHANNEL_NAME];
     rfi_plan_table plans;
     uint64_t calls[RFI_N_PATHS]; /* one writer; read by any thread */
 } rfi_channel;
+
+/* One kind of memory that the ranks meet in. */
+typedef struct rfi_transport {
+    int on;
+    rf_error why; /* of being off, the same on all ranks; code RF_OK = not the backend's */
+    rfi_layout layout;
+    rfi_memory own, import[RF_MAX_WORLD]; /* import[rank] is empty */
+} rfi_transport;
 
 #define RFI_DTYPES  3
 #define RFI_CLASSES 8 /* most size classes of class.c */
@@ -46,8 +54,7 @@ struct rf_comm {
     const rfi_backend *backend;
     rfi_device *device;
     rfi_control control;
-    rfi_memory own, import[RF_MAX_WORLD]; /* import[rank] is empty */
-    uint64_t region_bytes;
+    rfi_transport transport[RFI_N_TRANSPORTS]; /* by code */
     uint32_t generation;
 
     /* Guards what status, check and abort read from other threads: plans while they are replaced,
@@ -93,8 +100,17 @@ rf_result rfi_variant_ready(const rf_comm *comm, const rf_variant *variant, rf_e
 /* May it run in this comm at all, whatever the shape? NULL = yes. */
 const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *variant);
 
+/* transports.c: builds every transport that works on all ranks. Collective. What does not work is
+ * taken down again and keeps its reason; fails where nothing is left. */
+rf_result rfi_transports_open(rf_comm *comm, rf_error *err);
+/* The i-th best of those that are on, as a code; -1 = there are no more. */
+int rfi_transport_on(const rf_comm *comm, int i);
+/* "peer is off: rank 1: ...": of all that were tried and are off; empty = none. */
+void rfi_transports_off(const rf_comm *comm, char *buf, size_t size);
+unsigned char *rfi_region(const rf_comm *comm, int transport, int rank, int channel);
+
 /* probe.c: stores and loads of every ordered pair, verified at the far end. Collective. */
-rf_result rfi_probe(rf_comm *comm, uint32_t timeout_ms, rf_error *err);
+rf_result rfi_probe(rf_comm *comm, int transport, uint32_t timeout_ms, rf_error *err);
 
 /* class.c: what runs well on hardware of this class, nothing measured. 0 = no variant at all. */
 typedef struct rfi_class_choice {
@@ -109,9 +125,9 @@ int rfi_class_of(uint64_t bytes);
 uint64_t rfi_class_bytes(int size_class); /* its largest size; of the last, a size inside */
 uint32_t rfi_class_grid(uint64_t bytes);
 
-/* channel.c */
-unsigned char *rfi_region(const rf_comm *comm, int rank, int channel);
-void rfi_channels_link(rf_comm *comm); /* fills params of all channels */
+/* channel.c: fills the params of all channels, and clears the own regions. */
+void rfi_channels_link(rf_comm *comm);
+void rfi_channels_clear(rf_comm *comm);
 
 /* plan.c: fills class_plan and loads its variants. */
 rf_result rfi_class_plans(rf_comm *comm, rf_error *err);

@@ -11,7 +11,8 @@ extern const int rfi_abi_2;
 #define OLDEST_SIZE  (offsetof(rf_config, log_ctx) + sizeof(void *)) /* of version 0.1 */
 #define CAPACITY_MAX (1ull << 40)
 #define TIMEOUT_MAX  86400000u
-#define KNOWN_FLAGS  (RF_REASSOC | RF_LOSSY | RF_DEPENDENT | RF_SHARE_DEVICE | RF_OPT_IN)
+#define KNOWN_FLAGS                                                                                \
+    (RF_REASSOC | RF_LOSSY | RF_DEPENDENT | RF_SHARE_DEVICE | RF_OPT_IN | RF_NO_PEER)
 
 const rfi_backend *rfi_backend_of(rf_backend_kind kind)
 {
@@ -117,12 +118,7 @@ rf_result rfi_config_packs(const rf_config *config, rf_error *err)
     return RF_OK;
 }
 
-uint64_t rfi_region_bytes(const rfi_backend *backend, uint64_t capacity_bytes)
-{
-    return RF_REGION_HEADER + RF_SLOTS * backend->slot_bytes(capacity_bytes);
-}
-
-rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_error *err)
+rf_result rf_footprint_query(const rf_config *config, int world, rf_footprint *out, rf_error *err)
 {
     rf_config c;
     rf_result bad = rfi_config_read(config, &c, err);
@@ -131,8 +127,15 @@ rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_e
     if (world < 1 || world > RF_MAX_WORLD)
         return rfi_fail(err, RF_E_ARG, -1, STEP, "world is %d, expected 1 to %d", world,
                         RF_MAX_WORLD);
-    if (!bytes)
-        return rfi_fail(err, RF_E_ARG, -1, STEP, "bytes is NULL");
-    *bytes = c.channels * rfi_region_bytes(rfi_backend_of(c.backend), c.capacity_bytes);
+    if (!out)
+        return rfi_fail(err, RF_E_ARG, -1, STEP, "out is NULL");
+    const rfi_backend *backend = rfi_backend_of(c.backend);
+    rf_footprint sum = {0};
+    for (int i = 0; i < backend->n_transports; i++) {
+        rfi_layout l = backend->layout(backend->transports[i], c.capacity_bytes);
+        sum.device_bytes += c.channels * l.memory.device_bytes;
+        sum.host_bytes += c.channels * l.memory.host_bytes;
+    }
+    *out = sum;
     return RF_OK;
 }

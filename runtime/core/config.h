@@ -16,6 +16,4 @@ rf_result rfi_config_environment(rf_config *config, rf_error *err);
 /* Every pack fits this runtime. E_ARG, E_PACK. */
 rf_result rfi_config_packs(const rf_config *config, rf_error *err);
 
-uint64_t rfi_region_bytes(const rfi_backend *backend, uint64_t capacity_bytes);
-
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/codes.h"
 #include "core/comm.h"
 #include "core/env.h"
 #include "core/hash.h"
@@ -91,20 +92,26 @@ static rf_result compare_arguments(rf_comm *comm, rf_error *err)
 
 typedef struct card {
     char arch[24];
-    uint32_t isa_mask, max_grid, hw_bytes, env_bytes;
+    uint32_t isa_mask, max_grid;
     unsigned char cpu_mask[RFI_CPU_MASK], uuid[16];
+    char place[RFI_PLACE];
 } card;
+
+/* Lengths of a rank's two texts. */
+typedef struct lengths {
+    uint32_t hw, env;
+} lengths;
 
 static rf_result open_device(rf_comm *comm, rf_error *err)
 {
     return comm->backend->open(&comm->config, &comm->device, err);
 }
 
-static uint32_t longest(const card *cards, int world)
+static uint32_t longest(const lengths *all, int world)
 {
     uint32_t most = 0;
     for (int r = 0; r < world; r++) {
-        uint32_t n = cards[r].hw_bytes + cards[r].env_bytes;
+        uint32_t n = all[r].hw + all[r].env;
         most = n > most ? n : most;
     }
     return most;
@@ -122,7 +129,7 @@ static void append_lines(FILE *f, int rank, const char *text, size_t bytes)
     }
 }
 
-static char *join_texts(const rf_comm *comm, const card *cards, const char *texts, size_t stride,
+static char *join_texts(const rf_comm *comm, const lengths *all, const char *texts, size_t stride,
                         int env)
 {
     char *out = NULL;
@@ -131,8 +138,8 @@ static char *join_texts(const rf_comm *comm, const card *cards, const char *text
     if (!f)
         return NULL;
     for (int r = 0; r < comm->world; r++)
-        append_lines(f, r, texts + (size_t)r * stride + (env ? cards[r].hw_bytes : 0),
-                     env ? cards[r].env_bytes : cards[r].hw_bytes);
+        append_lines(f, r, texts + (size_t)r * stride + (env ? all[r].hw : 0),
+                     env ? all[r].env : all[r].hw);
     if (fclose(f)) {
         free(out);
         return NULL;
@@ -209,6 +216,8 @@ static rf_result join_group(rf_comm *comm, const card *cards, rf_error *err)
     g.cpus = count_cpus(cards, comm->world);
     for (int r = 0; r < RF_MAX_WORLD; r++)
         g.fd[r] = comm->control.link[r].fd;
+    for (int r = 0; r < comm->world; r++)
+        memcpy(g.place[r], cards[r].place, sizeof g.place[r]);
     /* The group can do what all its ranks can; that rank's name is the group's. */
     int least = 0;
     comm->isa_mask = UINT32_MAX;
@@ -220,41 +229,30 @@ static rf_result join_group(rf_comm *comm, const card *cards, rf_error *err)
     return comm->backend->join(comm->device, &g, err);
 }
 
-static rf_result share_facts(rf_comm *comm, rf_error *err)
+static rf_result share_texts(rf_comm *comm, rf_error *err)
 {
     uint32_t timeout = comm->config.create_timeout_ms;
     rfi_capabilities caps;
     comm->backend->capabilities(comm->device, &caps);
-    card mine = {.isa_mask = caps.isa_mask, .max_grid = caps.max_grid}, all[RF_MAX_WORLD];
-    memcpy(mine.arch, caps.arch, sizeof mine.arch);
-    memcpy(mine.cpu_mask, caps.cpu_mask, sizeof mine.cpu_mask);
-    memcpy(mine.uuid, caps.uuid, sizeof mine.uuid);
-    mine.hw_bytes = (uint32_t)strnlen(caps.hw_text, TEXT_MAX);
-    mine.env_bytes = (uint32_t)strnlen(caps.env_text, TEXT_MAX);
+    lengths mine = {(uint32_t)strnlen(caps.hw_text, TEXT_MAX),
+                    (uint32_t)strnlen(caps.env_text, TEXT_MAX)};
+    lengths all[RF_MAX_WORLD];
     rf_result bad = rfi_allgather(comm, "identity", &mine, all, sizeof mine, timeout, err);
     if (bad)
         return bad;
     for (int r = 0; r < comm->world; r++)
-        if (all[r].hw_bytes > TEXT_MAX || all[r].env_bytes > TEXT_MAX)
+        if (all[r].hw > TEXT_MAX || all[r].env > TEXT_MAX)
             return rfi_fail(err, RF_E_MISMATCH, r, "identity",
                             "rank %d describes its hardware in too many words", r);
-    bad = check_uuids(comm, all, err);
-    if (bad)
-        return bad;
-    comm->max_grid = grid_limit(comm, all);
-
-    rf_error local = {0};
     size_t stride = longest(all, comm->world);
     char *texts = calloc((size_t)comm->world + 1, stride);
-    if (texts)
-        bad = join_group(comm, all, &local);
-    else
-        bad = rfi_fail(&local, RF_E_MEMORY, comm->rank, "identity", "no memory");
+    rf_error local = {0};
+    bad = texts ? RF_OK : rfi_fail(&local, RF_E_MEMORY, comm->rank, "identity", "no memory");
     bad = rfi_agree(comm, "identity", bad, &local, timeout, err);
     if (!bad) {
         char *own = texts + (size_t)comm->world * stride;
-        memcpy(own, caps.hw_text, mine.hw_bytes);
-        memcpy(own + mine.hw_bytes, caps.env_text, mine.env_bytes);
+        memcpy(own, caps.hw_text, mine.hw);
+        memcpy(own + mine.hw, caps.env_text, mine.env);
         bad = rfi_allgather(comm, "identity", own, texts, stride, timeout, err);
     }
     if (!bad) {
@@ -265,8 +263,53 @@ static rf_result share_facts(rf_comm *comm, rf_error *err)
     return bad;
 }
 
+static rf_result share_facts(rf_comm *comm, rf_error *err)
+{
+    uint32_t timeout = comm->config.create_timeout_ms;
+    rfi_capabilities caps;
+    comm->backend->capabilities(comm->device, &caps);
+    card mine = {.isa_mask = caps.isa_mask, .max_grid = caps.max_grid}, all[RF_MAX_WORLD];
+    memcpy(mine.arch, caps.arch, sizeof mine.arch);
+    memcpy(mine.cpu_mask, caps.cpu_mask, sizeof mine.cpu_mask);
+    memcpy(mine.uuid, caps.uuid, sizeof mine.uuid);
+    memcpy(mine.place, caps.place, sizeof mine.place);
+    rf_result bad = rfi_allgather(comm, "identity", &mine, all, sizeof mine, timeout, err);
+    if (!bad)
+        bad = check_uuids(comm, all, err);
+    if (bad)
+        return bad;
+    comm->max_grid = grid_limit(comm, all);
+    rf_error local = {0};
+    bad = join_group(comm, all, &local);
+    bad = rfi_agree(comm, "identity", bad, &local, timeout, err);
+    return bad ? bad : share_texts(comm, err);
+}
+
+/* The transports that are on belong to the environment: what was measured over others says nothing
+ * here. */
+static char *with_transports(const rf_comm *comm)
+{
+    char *out = NULL;
+    size_t size;
+    FILE *f = comm->env_text ? open_memstream(&out, &size) : NULL;
+    if (!f)
+        return NULL;
+    fprintf(f, "%stransports=", comm->env_text);
+    for (int i = 0, t; (t = rfi_transport_on(comm, i)) >= 0; i++)
+        fprintf(f, "%s%s", i ? "," : "", rfi_transport_text((unsigned)t));
+    fputc('\n', f);
+    if (fclose(f)) {
+        free(out);
+        return NULL;
+    }
+    return out;
+}
+
 static rf_result fingerprint(rf_comm *comm, rf_error *err)
 {
+    char *env_text = with_transports(comm);
+    free(comm->env_text);
+    comm->env_text = env_text;
     comm->toolchain = join_toolchains(&comm->config);
     if (!comm->hw_text || !comm->env_text || !comm->toolchain)
         return rfi_fail(err, RF_E_MEMORY, comm->rank, "identity", "no memory");
@@ -277,60 +320,13 @@ static rf_result fingerprint(rf_comm *comm, rf_error *err)
     return RF_OK;
 }
 
-/* ---- memory ---- */
-
-static rf_result allocate(rf_comm *comm, rf_error *err)
-{
-    comm->region_bytes = rfi_region_bytes(comm->backend, comm->config.capacity_bytes);
-    size_t bytes = comm->config.channels * comm->region_bytes;
-    return comm->backend->allocate(comm->device, bytes, &comm->own, err);
-}
-
-static rf_result import_all(rf_comm *comm, rf_error *err)
-{
-    uint32_t timeout = comm->config.create_timeout_ms;
-    uint64_t base = (uint64_t)(uintptr_t)comm->own.base, bases[RF_MAX_WORLD];
-    int fds[RF_MAX_WORLD];
-    rf_error local = {0};
-    rf_result bad = rfi_allgather(comm, "map", &base, bases, sizeof base, timeout, err);
-    if (!bad)
-        bad = rfi_control_exchange_fd(&comm->control, "map", comm->own.fd, fds, timeout, err);
-    if (bad)
-        return bad;
-    for (int r = 0; r < comm->world && !bad; r++) {
-        if (r == comm->rank)
-            continue;
-        rfi_memory theirs = {
-            .base = (unsigned char *)(uintptr_t)bases[r], .bytes = comm->own.bytes, .fd = fds[r]};
-        bad = comm->backend->import(comm->device, &theirs, comm->control.link[r].same_process,
-                                    &comm->import[r], &local);
-        if (bad) /* the backend does not know whose memory it was */
-            rfi_fail(&local, bad, comm->rank, "map", "memory of rank %d: %s", r, local.text);
-    }
-    for (int r = 0; r < comm->world; r++)
-        if (fds[r] >= 0)
-            close(fds[r]);
-    bad = rfi_agree(comm, "map", bad, &local, timeout, err);
-    if (comm->own.fd >= 0)
-        close(comm->own.fd);
-    comm->own.fd = -1;
-    return bad;
-}
-
-static rf_result probe(rf_comm *comm, rf_error *err)
-{
-    return rfi_probe(comm, comm->config.create_timeout_ms, err);
-}
-
 static rf_result start(rf_comm *comm, rf_error *err)
 {
     comm->generation = 1;
     comm->n_channels = 1;
     snprintf(comm->channels[0].name, sizeof comm->channels[0].name, "default");
-    for (uint32_t c = 0; c < comm->config.channels; c++)
-        comm->backend->clear(comm->device, rfi_region(comm, comm->rank, (int)c), comm->region_bytes,
-                             comm->generation);
     rfi_channels_link(comm);
+    rfi_channels_clear(comm);
     for (int d = 0; d < RFI_DTYPES; d++)
         comm->max_count[d] = comm->config.capacity_bytes / rf_dtype_size((rf_dtype)d);
     return rfi_class_plans(comm, err);
@@ -347,11 +343,9 @@ static const struct step {
     {"arguments", NULL, compare_arguments},
     {"open", open_device, NULL},
     {"identity", NULL, share_facts},
-    {"identity", fingerprint, NULL},
     {"packs", rfi_variants_open, NULL},
-    {"allocate", allocate, NULL},
-    {"map", NULL, import_all},
-    {"probe", NULL, probe},
+    {"transports", NULL, rfi_transports_open},
+    {"identity", fingerprint, NULL},
     {"ready", start, NULL},
 };
 #define N_STEPS (sizeof steps / sizeof *steps)
@@ -370,8 +364,9 @@ void rfi_comm_free(rf_comm *comm)
     rfi_control_close(&comm->control);
     if (comm->device)
         comm->backend->close(comm->device);
-    if (comm->own.fd >= 0)
-        close(comm->own.fd);
+    for (int t = 0; t < RFI_N_TRANSPORTS; t++)
+        if (comm->transport[t].own.fd >= 0)
+            close(comm->transport[t].own.fd);
     for (uint32_t c = 0; comm->channels && c < comm->config.channels; c++)
         rfi_plan_free(&comm->channels[c].plans);
     rfi_variants_close(comm);
@@ -403,9 +398,11 @@ static rf_comm *new_comm(const rfi_backend *backend, const rf_config *config, in
     comm->config.packs = packs; /* the caller's array may go, the packs stay */
     comm->backend = backend;
     comm->channels = channels;
-    comm->own.fd = -1;
+    for (int t = 0; t < RFI_N_TRANSPORTS; t++)
+        comm->transport[t].own.fd = -1;
     for (int r = 0; r < RF_MAX_WORLD; r++) {
-        comm->import[r].fd = -1;
+        for (int t = 0; t < RFI_N_TRANSPORTS; t++)
+            comm->transport[t].import[r].fd = -1;
         comm->control.link[r].fd = -1;
     }
     pthread_mutex_init(&comm->lock, NULL);

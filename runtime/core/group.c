@@ -97,7 +97,8 @@ void rfi_log(const rf_comm *comm, int level, const char *format, ...)
 void rfi_set_deadline(rf_comm *comm, int channel, uint32_t deadline_ms)
 {
     uint32_t ms = deadline_ms ? deadline_ms : comm->config.deadline_ms;
-    comm->channels[channel].params.deadline_ns = (uint64_t)ms * 1000000u;
+    for (int t = 0; t < RFI_N_TRANSPORTS; t++)
+        comm->channels[channel].params[t].deadline_ns = (uint64_t)ms * 1000000u;
 }
 
 void rfi_set_tuning(rf_comm *comm, int open)

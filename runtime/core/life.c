@@ -3,13 +3,19 @@
 
 #include "core/comm.h"
 
+static void poison(rf_comm *comm, uint8_t transport, uint32_t channel, int rank, rf_fault_code code)
+{
+    comm->backend->poison(comm->device, transport, &comm->channels[channel].params[transport], rank,
+                          RF_POISON(comm->rank, code));
+}
+
 /* Poisons a channel of this rank and of its peers. The caller holds the lock, or is the only
  * thread. */
 static void poison_all(rf_comm *comm, uint32_t channel, rf_fault_code code)
 {
-    for (int r = 0; r < comm->world; r++)
-        comm->backend->poison(comm->device, rfi_region(comm, r, (int)channel),
-                              RF_POISON(comm->rank, code));
+    for (int i = 0, t; (t = rfi_transport_on(comm, i)) >= 0; i++)
+        for (int r = 0; r < comm->world; r++)
+            poison(comm, (uint8_t)t, channel, r, code);
 }
 
 rf_result rf_comm_check(const rf_comm *comm, rf_health *out)
@@ -29,17 +35,16 @@ rf_result rf_comm_check(const rf_comm *comm, rf_health *out)
         for (int p = 0; p < RFI_N_PATHS; p++)
             if (ours[p])
                 h.calls += __atomic_load_n(&channel->calls[p], __ATOMIC_RELAXED);
-        uint32_t poison = 0;
+        uint32_t word = 0;
         rf_fault fault = {0};
-        if (!comm->closed)
-            comm->backend->read_fault(comm->device, rfi_region(comm, comm->rank, (int)c), &poison,
-                                      &fault);
-        if (!poison || h.code)
+        for (int i = 0, t; !comm->closed && !word && (t = rfi_transport_on(comm, i)) >= 0; i++)
+            comm->backend->read_fault(comm->device, &channel->params[t], &word, &fault);
+        if (!word || h.code)
             continue;
-        uint32_t code = fault.code ? fault.code : RF_POISON_CODE(poison);
+        uint32_t code = fault.code ? fault.code : RF_POISON_CODE(word);
         h.code = rfi_fault_result(code);
         h.channel = (int)c;
-        h.culprit = (int)(fault.code ? fault.culprit : RF_POISON_CULPRIT(poison));
+        h.culprit = (int)(fault.code ? fault.culprit : RF_POISON_CULPRIT(word));
         h.sequence = fault.sequence;
     }
     if (comm->closed)
@@ -72,10 +77,8 @@ static rf_result drain(rf_comm *comm, const char *step, uint32_t timeout_ms, rf_
 
 static void clear(rf_comm *comm)
 {
+    rfi_channels_clear(comm);
     for (uint32_t c = 0; c < comm->config.channels; c++) {
-        comm->backend->clear(comm->device, rfi_region(comm, comm->rank, (int)c), comm->region_bytes,
-                             comm->generation);
-        comm->channels[c].params.generation = comm->generation;
         comm->channels[c].stream = 0;
         comm->channels[c].told = 0;
     }
@@ -99,20 +102,19 @@ rf_result rf_comm_reset(rf_comm *comm, uint32_t timeout_ms, rf_error *err)
     clear(comm);
     pthread_mutex_unlock(&comm->lock);
     bad = rfi_agree(comm, "reset", RF_OK, NULL, timeout_ms, err);
-    if (bad) /* not everybody is ready: stay poisoned */
-        for (uint32_t c = 0; c < comm->config.channels; c++)
-            comm->backend->poison(comm->device, rfi_region(comm, comm->rank, (int)c),
-                                  RF_POISON(comm->rank, RF_FAULT_ABORT));
+    for (int i = 0, t; bad && (t = rfi_transport_on(comm, i)) >= 0; i++)
+        for (uint32_t c = 0; c < comm->config.channels; c++) /* not everybody is ready */
+            poison(comm, (uint8_t)t, c, comm->rank, RF_FAULT_ABORT);
     return bad;
 }
 
 /* ---- ends ---- */
 
-static void unmap_imports(rf_comm *comm)
+static void forget_imports(rf_comm *comm)
 {
-    for (int r = 0; r < comm->world; r++)
-        if (r != comm->rank)
-            comm->backend->unmap(comm->device, &comm->import[r]);
+    for (int t = 0; t < RFI_N_TRANSPORTS; t++)
+        for (int r = 0; r < comm->world; r++)
+            comm->backend->forget(comm->device, &comm->transport[t].import[r]);
 }
 
 static void mark_closed(rf_comm *comm)
@@ -137,10 +139,12 @@ rf_result rf_comm_close(rf_comm *comm, uint32_t timeout_ms, rf_error *err)
         for (uint32_t c = 0; c < comm->config.channels; c++)
             poison_all(comm, c, RF_FAULT_DEAD);
     mark_closed(comm);
-    unmap_imports(comm);
+    comm->backend->end(comm->device);
+    forget_imports(comm);
     if (!bad)
         bad = rfi_control_agree(&comm->control, "close", RF_OK, NULL, timeout_ms, err);
-    comm->backend->release(comm->device, &comm->own);
+    for (int t = 0; t < RFI_N_TRANSPORTS; t++)
+        comm->backend->forget(comm->device, &comm->transport[t].own);
     return bad;
 }
 

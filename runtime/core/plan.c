@@ -442,6 +442,16 @@ rf_result rfi_class_plans(rf_comm *comm, rf_error *err)
     return RF_OK;
 }
 
+/* A better transport may have been tried in vain. */
+static void add_off(const rf_comm *comm, rf_plan_info *out)
+{
+    char off[RF_ERROR_TEXT];
+    size_t used = strlen(out->reason);
+    rfi_transports_off(comm, off, sizeof off);
+    if (off[0])
+        snprintf(out->reason + used, sizeof out->reason - used, "%s%s", used ? "; " : "", off);
+}
+
 rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dtype dtype,
                         rf_mode mode, rf_plan_info *out)
 {
@@ -467,6 +477,7 @@ rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dty
     out->baseline_us = plan->baseline_us;
     if (path == RFI_PATH_PREPARED) {
         snprintf(out->reason, sizeof out->reason, "%s", plan->reason);
+        add_off(comm, out);
         return RF_OK;
     }
     int measured = plan->rung >= RF_RUNG_EXACT && plan->rung < RF_RUNG_NEAREST;
@@ -479,5 +490,6 @@ rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dty
                  rf_dtype_name(dtype));
     else
         snprintf(out->reason, sizeof out->reason, "nothing of this dtype is prepared");
+    add_off(comm, out);
     return RF_OK;
 }

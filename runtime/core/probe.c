@@ -33,19 +33,19 @@ static pattern expected(const rf_comm *comm, int writer, int reader)
 }
 
 /* In `owner`'s memory: at the start of a slot, and at the very end of the allocation. */
-static unsigned char *place(const rf_comm *comm, int owner, int writer, int at_end)
+static unsigned char *place(const rf_comm *comm, int transport, int owner, int writer, int at_end)
 {
-    size_t offset = RF_REGION_HEADER + (size_t)writer * PATTERN;
-    unsigned char *base = rfi_region(comm, owner, 0);
-    return at_end ? base + comm->own.bytes - PATTERN - (size_t)writer * PATTERN : base + offset;
+    size_t offset = (size_t)writer * PATTERN, bytes = comm->transport[transport].own.bytes;
+    unsigned char *base = rfi_region(comm, transport, owner, 0);
+    return at_end ? base + bytes - PATTERN - offset : base + RF_REGION_HEADER + offset;
 }
 
-static rf_result store(rf_comm *comm, int owner, rf_error *err)
+static rf_result store(rf_comm *comm, int transport, int owner, rf_error *err)
 {
     pattern p = expected(comm, comm->rank, owner);
     for (int at_end = 0; at_end < 2; at_end++) {
-        rf_result bad = comm->backend->put(comm->device, place(comm, owner, comm->rank, at_end),
-                                           p.byte, PATTERN);
+        rf_result bad = comm->backend->put(
+            comm->device, place(comm, transport, owner, comm->rank, at_end), p.byte, PATTERN);
         if (bad)
             return rfi_fail(err, bad, comm->rank, "probe", "cannot store into rank %d's memory",
                             owner);
@@ -53,12 +53,12 @@ static rf_result store(rf_comm *comm, int owner, rf_error *err)
     return RF_OK;
 }
 
-static rf_result check(rf_comm *comm, int owner, int writer, rf_error *err)
+static rf_result check(rf_comm *comm, int transport, int owner, int writer, rf_error *err)
 {
     pattern want = expected(comm, writer, owner), got;
     for (int at_end = 0; at_end < 2; at_end++) {
-        rf_result bad =
-            comm->backend->get(comm->device, place(comm, owner, writer, at_end), got.byte, PATTERN);
+        rf_result bad = comm->backend->get(
+            comm->device, place(comm, transport, owner, writer, at_end), got.byte, PATTERN);
         if (bad)
             return rfi_fail(err, bad, comm->rank, "probe", "cannot load from rank %d's memory",
                             owner);
@@ -70,23 +70,23 @@ static rf_result check(rf_comm *comm, int owner, int writer, rf_error *err)
     return RF_OK;
 }
 
-rf_result rfi_probe(rf_comm *comm, uint32_t timeout_ms, rf_error *err)
+rf_result rfi_probe(rf_comm *comm, int transport, uint32_t timeout_ms, rf_error *err)
 {
     rf_error mine = {0};
-    rf_result bad = store(comm, comm->rank, &mine);
+    rf_result bad = store(comm, transport, comm->rank, &mine);
     bad = rfi_agree(comm, "probe", bad, &mine, timeout_ms, err);
     if (bad)
         return bad;
     for (int r = 0; r < comm->world && !bad; r++)
         if (r != comm->rank) {
-            bad = check(comm, r, r, &mine);
+            bad = check(comm, transport, r, r, &mine);
             if (!bad)
-                bad = store(comm, r, &mine);
+                bad = store(comm, transport, r, &mine);
         }
     bad = rfi_agree(comm, "probe", bad, &mine, timeout_ms, err);
     if (bad)
         return bad;
     for (int r = 0; r < comm->world && !bad; r++)
-        bad = check(comm, comm->rank, r, &mine);
+        bad = check(comm, transport, comm->rank, r, &mine);
     return rfi_agree(comm, "probe", bad, &mine, timeout_ms, err);
 }

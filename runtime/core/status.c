@@ -26,6 +26,25 @@ static void put_health(rfi_json *j, const rf_health *h)
     rfi_json_close(j, '}');
 }
 
+static void put_transports(rfi_json *j, const rf_comm *comm)
+{
+    rfi_json_open(j, "transports", '[');
+    for (int i = 0; i < comm->backend->n_transports; i++) {
+        uint8_t code = comm->backend->transports[i];
+        const rfi_transport *t = &comm->transport[code];
+        rfi_json_open(j, NULL, '{');
+        rfi_json_text(j, "name", rfi_transport_text(code));
+        rfi_json_bool(j, "on", t->on);
+        if (!t->on) {
+            rfi_json_integer(j, "rank", t->why.rank);
+            rfi_json_text(j, "step", t->why.step);
+            rfi_json_text(j, "reason", t->why.text);
+        }
+        rfi_json_close(j, '}');
+    }
+    rfi_json_close(j, ']');
+}
+
 static void put_store(rfi_json *j, const rf_comm *comm)
 {
     rfi_json_open(j, "store", '{');
@@ -174,6 +193,7 @@ size_t rf_status_json(const rf_comm *comm, char *buf, size_t size)
     rfi_json_integer(&j, "capacity_bytes", (long long)comm->config.capacity_bytes);
     rfi_json_integer(&j, "deadline_ms", comm->config.deadline_ms);
     rfi_json_integer(&j, "generation", comm->generation);
+    put_transports(&j, comm);
     put_health(&j, &health);
     put_store(&j, comm);
     put_baseline(&j, &comm->baseline);

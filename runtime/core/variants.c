@@ -85,10 +85,20 @@ rf_result rfi_variant_ready(const rf_comm *comm, const rf_variant *variant, rf_e
     return comm->backend->load(comm->device, home, variant, err);
 }
 
+/* By code of the transport. */
+static const char *const off[RFI_N_TRANSPORTS] = {
+    [RFI_TRANSPORT_CPU] = "no shared memory: see the status",
+    [RFI_TRANSPORT_PEER] = "no peer access: see the status",
+    [RFI_TRANSPORT_HOST] = "no host memory that the GPUs share: see the status",
+};
+
 const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
 {
-    if (v->transport != comm->backend->transport)
-        return "needs another backend";
+    if (v->transport >= RFI_N_TRANSPORTS)
+        return "meets in memory that this version does not know";
+    const rfi_transport *t = &comm->transport[v->transport];
+    if (!t->on)
+        return t->why.code ? off[v->transport] : "needs another backend";
     if (v->isa > 31 || !(comm->isa_mask >> v->isa & 1))
         return "needs instructions that not every rank has";
     if (v->flags & RF_VARIANT_DEPENDENT && !(comm->config.flags & RF_DEPENDENT))
@@ -113,6 +123,6 @@ const char *rfi_refusal(const rf_comm *comm, const rf_variant *v, const rf_shape
         return "made for another dtype";
     if (v->hidden && v->hidden != shape->hidden)
         return "made for another hidden size";
-    return comm->backend->misfit(v, comm->backend->slot_bytes(comm->config.capacity_bytes),
+    return comm->backend->misfit(v, comm->transport[v->transport].layout.slot_bytes,
                                  shape->rows * shape->hidden * rf_dtype_size(shape->dtype));
 }

@@ -53,7 +53,7 @@ void rfi_cpu_retain(rfi_device *d)
 
 static void let_go(rfi_device *d)
 {
-    for (int i = 0; i < RF_MAX_WORLD + 1; i++)
+    for (int i = 0; i < RFI_CPU_HELD; i++)
         if (d->held[i]) {
             rfi_cpu_put_back(d->held[i]);
             d->held[i] = NULL;
@@ -123,10 +123,13 @@ static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
     return RF_OK;
 }
 
-static uint64_t cpu_slot_bytes(uint64_t capacity_bytes)
+static rfi_layout cpu_layout(uint8_t transport, uint64_t capacity_bytes)
 {
+    (void)transport;
     uint64_t pages = (capacity_bytes + 4095) / 4096 * 4096;
-    return pages < RFI_SLOT_MAX ? pages : RFI_SLOT_MAX;
+    rfi_layout l = {.slot_bytes = pages < RFI_SLOT_MAX ? pages : RFI_SLOT_MAX};
+    l.region_bytes = l.memory.host_bytes = RF_REGION_HEADER + RF_SLOTS * l.slot_bytes;
+    return l;
 }
 
 /* Any size goes through a slot in steps. */
@@ -134,6 +137,12 @@ static const char *cpu_misfit(const rf_variant *variant, uint64_t slot_bytes, ui
 {
     (void)variant, (void)slot_bytes, (void)bytes;
     return NULL;
+}
+
+static rf_result cpu_permit(rfi_device *d, uint8_t transport, rf_error *err)
+{
+    (void)d, (void)transport, (void)err;
+    return RF_OK;
 }
 
 static rf_result cpu_put(rfi_device *d, unsigned char *at, const void *from, size_t bytes)
@@ -154,11 +163,15 @@ static rf_result cpu_get(rfi_device *d, const unsigned char *at, void *to, size_
     return RF_OK;
 }
 
-/* `ended` first, then `in_flight`: a launch counts itself before it looks at `ended`. */
-static void cpu_forget(rfi_device *d, rfi_memory *m)
+static void cpu_end(rfi_device *d)
 {
     __atomic_store_n(&d->ended, 1, __ATOMIC_SEQ_CST);
-    for (int i = 0; i < RF_MAX_WORLD + 1; i++)
+}
+
+/* After `end`: a launch counts itself in `in_flight` before it looks at `ended`. */
+static void cpu_forget(rfi_device *d, rfi_memory *m)
+{
+    for (int i = 0; i < RFI_CPU_HELD; i++)
         if (m->base && d->held[i] == m->base && !__atomic_load_n(&d->in_flight, __ATOMIC_SEQ_CST)) {
             d->held[i] = NULL;
             rfi_cpu_put_back(m->base);
@@ -200,9 +213,9 @@ static rf_result outcome(const rf_params *p, uint64_t epoch_before)
     return rfi_fault_result(RF_POISON_CODE(poison));
 }
 
-static void cpu_bind(rfi_device *d, int channel, rf_params *params)
+static void cpu_bind(rfi_device *d, uint8_t transport, int channel, rf_params *params)
 {
-    (void)channel;
+    (void)transport, (void)channel;
     params->host = &d->host;
     params->host_ctx = d;
 }
@@ -235,10 +248,10 @@ static void cpu_stream_info(rfi_device *d, void *stream, rfi_stream_info *out)
 
 /* ---- health ---- */
 
-static void cpu_read_fault(rfi_device *d, const unsigned char *at, uint32_t *poison, rf_fault *out)
+static void cpu_read_fault(rfi_device *d, const rf_params *channel, uint32_t *poison, rf_fault *out)
 {
     (void)d;
-    const rf_region *r = (const rf_region *)(const void *)at;
+    const rf_region *r = (const rf_region *)(const void *)channel->peer[channel->rank];
     memset(out, 0, sizeof *out);
     *poison = __atomic_load_n(&r->control.poison, __ATOMIC_ACQUIRE);
     out->code = __atomic_load_n(&r->fault.code, __ATOMIC_ACQUIRE);
@@ -251,19 +264,20 @@ static void cpu_read_fault(rfi_device *d, const unsigned char *at, uint32_t *poi
     out->found = __atomic_load_n(&r->fault.found, __ATOMIC_RELAXED);
 }
 
-static void cpu_poison(rfi_device *d, unsigned char *at, uint32_t word)
+static void cpu_poison(rfi_device *d, uint8_t transport, const rf_params *channel, int rank,
+                       uint32_t word)
 {
-    (void)d;
-    rfi_cpu_poison(at, word);
+    (void)d, (void)transport;
+    rfi_cpu_poison(channel->peer[rank], word);
 }
 
 /* The header alone: nothing in a slot is valid without a sequence number that says so. */
-static void cpu_clear(rfi_device *d, unsigned char *at, size_t bytes, uint32_t generation)
+static void cpu_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
 {
-    (void)d;
-    rf_region *r = (rf_region *)(void *)at;
-    memset(at, 0, bytes < RF_REGION_HEADER ? bytes : RF_REGION_HEADER);
-    __atomic_store_n(&r->control.generation, generation, __ATOMIC_RELEASE);
+    (void)d, (void)transport, (void)bytes;
+    rf_region *r = (rf_region *)(void *)channel->peer[channel->rank];
+    memset(r, 0, RF_REGION_HEADER);
+    __atomic_store_n(&r->control.generation, channel->generation, __ATOMIC_RELEASE);
 }
 
 static rf_result cpu_drain(rfi_device *d, uint32_t timeout_ms)
@@ -279,24 +293,25 @@ static rf_result cpu_drain(rfi_device *d, uint32_t timeout_ms)
 
 static void cpu_close(rfi_device *d)
 {
-    __atomic_store_n(&d->ended, 1, __ATOMIC_SEQ_CST);
+    cpu_end(d);
     rfi_cpu_release(d);
 }
 
 const rfi_backend rfi_backend_cpu = {
     .name = "cpu",
-    .transport = RFI_TRANSPORT_CPU,
+    .transports = {RFI_TRANSPORT_CPU},
+    .n_transports = 1,
     .open = cpu_open,
     .capabilities = cpu_capabilities,
     .join = cpu_join,
-    .slot_bytes = cpu_slot_bytes,
+    .layout = cpu_layout,
     .misfit = cpu_misfit,
+    .permit = cpu_permit,
     .allocate = rfi_cpu_allocate,
     .import = rfi_cpu_import,
     .put = cpu_put,
     .get = cpu_get,
-    .unmap = cpu_forget,
-    .release = cpu_forget,
+    .forget = cpu_forget,
     .load = cpu_load,
     .bind = cpu_bind,
     .launch = cpu_launch,
@@ -305,6 +320,7 @@ const rfi_backend rfi_backend_cpu = {
     .poison = cpu_poison,
     .clear = cpu_clear,
     .drain = cpu_drain,
+    .end = cpu_end,
     .close = cpu_close,
     .workbench = &rfi_cpu_workbench,
 };

@@ -6,6 +6,8 @@
 
 #include "core/backend.h"
 
+#define RFI_CPU_HELD (RFI_N_TRANSPORTS * RF_MAX_WORLD)
+
 struct rfi_device {
     rfi_capabilities caps;
     char *hw_text, *env_text;
@@ -16,9 +18,9 @@ struct rfi_device {
     /* 1 for the comm, 1 for each launch in a queue, 1 for each launch in a graph: the last one out
      * frees everything. */
     uint32_t users;
-    uint32_t in_flight;                    /* launches in queues */
-    uint32_t ended;                        /* no launch may touch memory any more */
-    unsigned char *held[RF_MAX_WORLD + 1]; /* own memory and imports; NULL = free place */
+    uint32_t in_flight;                /* launches in queues */
+    uint32_t ended;                    /* no launch may touch memory any more */
+    unsigned char *held[RFI_CPU_HELD]; /* own memory and imports; NULL = free place */
 };
 
 /* facts.c. Allocated texts, NULL without memory. */
@@ -27,9 +29,10 @@ char *rfi_cpu_hw_text(const rfi_capabilities *caps);
 char *rfi_cpu_env_text(void);
 
 /* memory.c. Mappings are counted per process, so that ranks that are threads share one. */
-rf_result rfi_cpu_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err);
-rf_result rfi_cpu_import(rfi_device *d, const rfi_memory *theirs, int same_process, rfi_memory *out,
-                         rf_error *err);
+rf_result rfi_cpu_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
+                           rf_error *err);
+rf_result rfi_cpu_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
+                         int same_process, rfi_memory *out, rf_error *err);
 void rfi_cpu_put_back(unsigned char *base);
 
 /* wait.c */

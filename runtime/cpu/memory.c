@@ -72,7 +72,7 @@ void rfi_cpu_put_back(unsigned char *base)
 
 static int hold(rfi_device *d, unsigned char *base)
 {
-    for (int i = 0; i < RF_MAX_WORLD + 1; i++)
+    for (int i = 0; i < RFI_CPU_HELD; i++)
         if (!d->held[i]) {
             d->held[i] = base;
             return 1;
@@ -117,8 +117,10 @@ static int set_size(int fd, size_t bytes)
     return ftruncate(fd, (off_t)bytes);
 }
 
-rf_result rfi_cpu_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err)
+rf_result rfi_cpu_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
+                           rf_error *err)
 {
+    (void)transport;
     int fd = memfd_create("rankfold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return refuse(d, err, "creation", bytes);
@@ -146,7 +148,7 @@ rf_result rfi_cpu_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_erro
         close(fd);
         return code;
     }
-    *out = (rfi_memory){.base = base, .bytes = bytes, .fd = fd};
+    *out = (rfi_memory){.base = base, .host = base, .bytes = bytes, .fd = fd};
     return RF_OK;
 }
 
@@ -159,13 +161,15 @@ static rf_result import_pointer(rfi_device *d, const rfi_memory *theirs, rfi_mem
         rfi_cpu_put_back(theirs->base);
         return rfi_fail(err, RF_E_MEMORY, -1, "map", "more imports than ranks");
     }
-    *out = (rfi_memory){.base = theirs->base, .bytes = theirs->bytes, .fd = -1};
+    *out =
+        (rfi_memory){.base = theirs->base, .host = theirs->base, .bytes = theirs->bytes, .fd = -1};
     return RF_OK;
 }
 
-rf_result rfi_cpu_import(rfi_device *d, const rfi_memory *theirs, int same_process, rfi_memory *out,
-                         rf_error *err)
+rf_result rfi_cpu_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
+                         int same_process, rfi_memory *out, rf_error *err)
 {
+    (void)transport;
     if (same_process)
         return import_pointer(d, theirs, out, err);
     struct stat s;
@@ -184,6 +188,6 @@ rf_result rfi_cpu_import(rfi_device *d, const rfi_memory *theirs, int same_proce
     unsigned char *base = map(d, theirs->fd, theirs->bytes);
     if (!base)
         return refuse(d, err, "mapping", theirs->bytes);
-    *out = (rfi_memory){.base = base, .bytes = theirs->bytes, .fd = -1};
+    *out = (rfi_memory){.base = base, .host = base, .bytes = theirs->bytes, .fd = -1};
     return RF_OK;
 }

@@ -167,6 +167,7 @@ static rf_result cuda_open(const rf_config *config, rfi_device **out, rf_error *
     d->rank = -1;
     d->packs = config->packs;
     d->n_packs = config->n_packs;
+    d->flags = config->flags;
     for (int r = 0; r < RF_MAX_WORLD; r++)
         d->fd[r] = -1;
     CUresult r = v->cuDeviceGet(&d->ordinal, config->device);
@@ -195,15 +196,8 @@ static void cuda_capabilities(const rfi_device *d, rfi_capabilities *out)
 
 static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
 {
-    const char *off = rfi_env_get(RFI_NCCL_P2P_DISABLE);
     d->rank = group->rank;
     d->world = group->world;
-    if (group->world > 1 && off && strcmp(off, "0"))
-        return rfi_fail(
-            err, RF_E_BACKEND, d->rank, "identity",
-            "NCCL_P2P_DISABLE=%.16s forbids stores between GPUs, and no tactic here does "
-            "without",
-            off);
     for (int r = 0; r < group->world; r++) {
         if (group->fd[r] < 0)
             continue;
@@ -215,14 +209,32 @@ static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
     return RF_OK;
 }
 
+/* A rank alone has no peer to store to. */
+static rf_result cuda_permit(rfi_device *d, uint8_t transport, rf_error *err)
+{
+    const char *off = rfi_env_get(RFI_NCCL_P2P_DISABLE);
+    if (transport != RFI_TRANSPORT_PEER || d->world == 1)
+        return RF_OK;
+    if (d->flags & RF_NO_PEER)
+        return rfi_fail(err, RF_E_BACKEND, d->rank, "permit", "config.flags has RF_NO_PEER");
+    if (off && strcmp(off, "0"))
+        return rfi_fail(err, RF_E_BACKEND, d->rank, "permit",
+                        "NCCL_P2P_DISABLE=%.16s forbids stores between GPUs", off);
+    return RF_OK;
+}
+
 /* ---- sizes ---- */
 
 /* Room for a two-shot of the whole capacity: a box for every rank, in both phases, each rounded up
  * to a pack. A one-shot needs world times its size, so that it is for smaller tensors where there
  * are more than two ranks. */
-static uint64_t cuda_slot_bytes(uint64_t capacity_bytes)
+static rfi_layout cuda_layout(uint8_t transport, uint64_t capacity_bytes)
 {
-    return (2 * capacity_bytes + 2 * RF_MAX_WORLD * 16 + 4095) / 4096 * 4096;
+    (void)transport;
+    rfi_layout l = {.slot_bytes =
+                        (2 * capacity_bytes + 2 * RF_MAX_WORLD * 16 + 4095) / 4096 * 4096};
+    l.region_bytes = l.memory.device_bytes = RF_REGION_HEADER + RF_SLOTS * l.slot_bytes;
+    return l;
 }
 
 static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_t bytes)
@@ -235,20 +247,12 @@ static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_
 
 /* ---- launches ---- */
 
-static void cuda_bind(rfi_device *d, int channel, rf_params *params)
+static void cuda_bind(rfi_device *d, uint8_t transport, int channel, rf_params *params)
 {
+    (void)transport;
     params->host_ctx = &d->pages[channel];
     params->controls = 1;
     params->control = (rf_control *)(void *)params->peer[params->rank];
-    d->regions[channel] = params->peer[params->rank];
-}
-
-static rf_page *page_of(const rfi_device *d, const unsigned char *region)
-{
-    for (int c = 0; c < RFI_CHANNELS; c++)
-        if (d->regions[c] == region)
-            return &d->pages[c];
-    return NULL;
 }
 
 /* Is the tensor memory of this device? The driver is asked once per page (of 64 KiB). */
@@ -326,11 +330,11 @@ static void cuda_stream_info(rfi_device *d, void *stream, rfi_stream_info *out)
 
 /* ---- health ---- */
 
-static void cuda_read_fault(rfi_device *d, const unsigned char *region, uint32_t *poison,
+static void cuda_read_fault(rfi_device *d, const rf_params *channel, uint32_t *poison,
                             rf_fault *out)
 {
-    const rf_page *page = page_of(d, region);
-    *poison = page ? __atomic_load_n(&page->poison, __ATOMIC_ACQUIRE) : 0;
+    const rf_page *page = channel->host_ctx;
+    *poison = __atomic_load_n(&page->poison, __ATOMIC_ACQUIRE);
     memset(out, 0, sizeof *out);
     if (*poison)
         memcpy(out, &page->fault, sizeof *out);
@@ -358,11 +362,13 @@ static void poison_peer(rfi_device *d, unsigned char *region, uint32_t word)
 }
 
 /* Own kernels look at the host's page; a peer's look at their own control page only. */
-static void cuda_poison(rfi_device *d, unsigned char *region, uint32_t word)
+static void cuda_poison(rfi_device *d, uint8_t transport, const rf_params *channel, int rank,
+                        uint32_t word)
 {
-    rf_page *page = page_of(d, region);
-    if (!page) {
-        poison_peer(d, region, word);
+    (void)transport;
+    rf_page *page = channel->host_ctx;
+    if (rank != d->rank) {
+        poison_peer(d, channel->peer[rank], word);
         return;
     }
     uint32_t healthy = 0;
@@ -372,21 +378,20 @@ static void cuda_poison(rfi_device *d, unsigned char *region, uint32_t word)
 }
 
 /* Slots are all sentinel: words of ones. */
-static void cuda_clear(rfi_device *d, unsigned char *region, size_t bytes, uint32_t generation)
+static void cuda_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
 {
+    (void)transport;
     const rfi_driver *v = d->driver;
-    CUdeviceptr at = (CUdeviceptr)(uintptr_t)region;
-    rf_page *page = page_of(d, region);
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)channel->peer[d->rank];
     rfi_cuda_scope scope = rfi_cuda_enter(d);
     v->cuMemsetD8Async(at, 0, RF_REGION_HEADER, d->stream);
     v->cuMemsetD8Async(at + RF_REGION_HEADER, 0xff, bytes - RF_REGION_HEADER, d->stream);
-    d->words[0] = generation;
-    v->cuMemcpyHtoDAsync(at + offsetof(rf_control, generation), d->words, sizeof generation,
+    d->words[0] = channel->generation;
+    v->cuMemcpyHtoDAsync(at + offsetof(rf_control, generation), d->words, sizeof(uint32_t),
                          d->stream);
     rfi_cuda_wait(d, CLEAR_MS);
     rfi_cuda_leave(d, scope);
-    if (page)
-        memset(page, 0, sizeof *page);
+    memset(channel->host_ctx, 0, sizeof(rf_page));
 }
 
 /* ---- waiting for whatever the caller launched, on streams that only the caller knows: the whole
@@ -470,20 +475,27 @@ static rf_result cuda_drain(rfi_device *d, uint32_t timeout_ms)
     return r ? RF_E_BACKEND : RF_OK;
 }
 
+/* What outlives the comm is told by the ranks' closing; the core refuses its own launches. */
+static void cuda_end(rfi_device *d)
+{
+    (void)d;
+}
+
 const rfi_backend rfi_backend_cuda = {
     .name = "cuda",
-    .transport = RFI_TRANSPORT_PEER,
+    .transports = {RFI_TRANSPORT_PEER},
+    .n_transports = 1,
     .open = cuda_open,
     .capabilities = cuda_capabilities,
     .join = cuda_join,
-    .slot_bytes = cuda_slot_bytes,
+    .layout = cuda_layout,
     .misfit = cuda_misfit,
+    .permit = cuda_permit,
     .allocate = rfi_cuda_allocate,
     .import = rfi_cuda_import,
     .put = rfi_cuda_put,
     .get = rfi_cuda_get,
-    .unmap = rfi_cuda_forget,
-    .release = rfi_cuda_forget,
+    .forget = rfi_cuda_forget,
     .load = rfi_cuda_load,
     .bind = cuda_bind,
     .launch = cuda_launch,
@@ -492,6 +504,7 @@ const rfi_backend rfi_backend_cuda = {
     .poison = cuda_poison,
     .clear = cuda_clear,
     .drain = cuda_drain,
+    .end = cuda_end,
     .close = cuda_close,
     .workbench = &rfi_cuda_workbench,
 };

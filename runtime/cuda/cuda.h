@@ -31,11 +31,11 @@ struct rfi_device {
     char *hw_text, *env_text;
     const rf_pack *const *packs;
     size_t n_packs;
+    uint32_t flags; /* of the config */
     int rank, world;
-    rf_page *pages;  /* host memory that the device maps: one per channel ... */
-    uint32_t *words; /* ... and RF_PROBE_WORDS */
-    const unsigned char *regions[RFI_CHANNELS]; /* own, by channel; set by bind */
-    rfi_cuda_mapping maps[RF_MAX_WORLD];        /* own and imported */
+    rf_page *pages;                      /* host memory that the device maps: one per channel ... */
+    uint32_t *words;                     /* ... and RF_PROBE_WORDS */
+    rfi_cuda_mapping maps[RF_MAX_WORLD]; /* own and imported */
     rfi_cuda_image *images;
     size_t n_images;
     int fd[RF_MAX_WORLD]; /* connection to each rank, -1 = none: closed at the far end = gone */
@@ -64,9 +64,10 @@ char *rfi_cuda_hw_text(const rfi_device *d);
 char *rfi_cuda_env_text(const rfi_device *d);
 
 /* memory.c */
-rf_result rfi_cuda_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err);
-rf_result rfi_cuda_import(rfi_device *d, const rfi_memory *theirs, int same_process,
-                          rfi_memory *out, rf_error *err);
+rf_result rfi_cuda_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
+                            rf_error *err);
+rf_result rfi_cuda_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
+                          int same_process, rfi_memory *out, rf_error *err);
 void rfi_cuda_forget(rfi_device *d, rfi_memory *m);
 void rfi_cuda_unmap_all(rfi_device *d);
 

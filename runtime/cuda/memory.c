@@ -65,8 +65,10 @@ static CUresult map(rfi_device *d, CUmemHandle handle, size_t bytes, rfi_cuda_ma
     return r;
 }
 
-rf_result rfi_cuda_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err)
+rf_result rfi_cuda_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
+                            rf_error *err)
 {
+    (void)transport;
     const rfi_driver *v = d->driver;
     rfi_cuda_scope scope = rfi_cuda_enter(d);
     CUmemProperties p = properties(d);
@@ -100,9 +102,10 @@ rf_result rfi_cuda_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_err
     return r ? rfi_cuda_fail(d, err, "allocate", what, r) : RF_OK;
 }
 
-rf_result rfi_cuda_import(rfi_device *d, const rfi_memory *theirs, int same_process,
-                          rfi_memory *out, rf_error *err)
+rf_result rfi_cuda_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
+                          int same_process, rfi_memory *out, rf_error *err)
 {
+    (void)transport;
     const rfi_driver *v = d->driver;
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)theirs->base;
     if (!same_process && theirs->fd < 0)

@@ -259,6 +259,9 @@ typedef void (*rf_log_fn)(void *ctx, int level, const char *line);
 /* Off unless the user asks for it: rf_comm_create fails with E_BACKEND on all ranks unless every
  * rank has RANKFOLD_DISABLE=0. */
 #define RF_OPT_IN 16u
+/* cuda: ranks do not store into each other's GPUs, but meet in host memory. NCCL_P2P_DISABLE does
+ * the same. */
+#define RF_NO_PEER 32u
 
 /* Begins with struct_size, so that fields can be added: start from RF_CONFIG_INIT. Zero means "the
  * default" everywhere. Everything but log, store and device has to be equal on all ranks. */
@@ -283,13 +286,22 @@ typedef struct rf_config {
         .struct_size = sizeof(rf_config)                                                           \
     }
 
-/* Bytes that one rank will allocate for this config at this world size: shared memory (cpu), or
- * device memory (cuda: a little more than four times the capacity for each channel, in whole
- * granules of the driver, mostly 2 MiB). Pure. Errors: E_ARG. */
-RF_API rf_result rf_footprint(const rf_config *config, int world, uint64_t *bytes, rf_error *err);
+/* What one rank will allocate at most, in bytes: memory of its device, and memory of the host that
+ * the ranks share. cpu: a little more than twice the capacity of each channel, at most 2 MiB. cuda:
+ * a little more than four times the capacity for each channel on the device (peer), in whole
+ * granules of the driver, mostly 2 MiB; and the host's (host), pinned. */
+typedef struct rf_footprint {
+    uint64_t device_bytes, host_bytes;
+} rf_footprint;
+/* For this config at this world size. Pure. Errors: E_ARG. */
+RF_API rf_result rf_footprint_query(const rf_config *config, int world, rf_footprint *out,
+                                    rf_error *err);
 
 /* Collective transaction: capability, identity, allocation, mapping and a functional probe of every
- * ordered pair are agreed by all ranks or undone by all. world 1 to 8; 1 is legal and copies.
+ * ordered pair are agreed by all ranks or undone by all. world 1 to 8; 1 is legal and copies. cuda:
+ * the ranks meet in each other's device memory (peer) and in pinned host memory (host), whichever
+ * the packs have variants for. One of the two that fails on any rank is off on all, with its reason
+ * in rf_status_json and the log; where both are off, create fails and says why.
  * `boot` is used during the call only. Errors: all but the call-time ones; the text names the rank
  * that failed, the step and the reason, the same on every rank. */
 RF_API rf_result rf_comm_create(const rf_config *config, const rf_bootstrap *boot, rf_comm **out,
@@ -531,8 +543,8 @@ RF_API rf_result rf_cpu_stream_call(rf_cpu_stream *stream, rf_result (*function)
       "(RF_OPT_IN)")                                                                               \
     X(RANKFOLD_DEADLINE_MS, "overrides rf_config.deadline_ms")                                     \
     X(RANKFOLD_BOOTSTRAP, "name for rf_bootstrap_env")                                             \
-    X(NCCL_P2P_DISABLE,                                                                            \
-      "not 0: no stores between GPUs, so that the cuda backend refuses a world > 1")
+    X(NCCL_P2P_DISABLE, "not 0, on any rank: no stores between GPUs; the ranks meet in host "      \
+                        "memory")
 
 #ifdef __cplusplus
 }

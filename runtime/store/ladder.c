@@ -164,9 +164,29 @@ static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *r
     return 1;
 }
 
-/* 2 = this very build, 1 = another build, 0 = not here. */
-static int available(const rfi_row *row, rfi_have_fn have, void *ctx)
+static int line_of(const char *field, const char *text, entry *out)
 {
+    const entry wanted = {field, (int)strlen(field), 0};
+    return counterpart(text, 0, &wanted, text, out);
+}
+
+/* Measured over other transports than there are here: another machine, as far as that matters. */
+static int same_transports(const rfi_source *source, const rfi_key *key, const rfi_row *row)
+{
+    entry a, b;
+    const char *then =
+        memcmp(row->env, key->env->hash, 16) ? source->env_text(source->ctx, row->env) : NULL;
+    if (!then || !line_of("transports", then, &a) || !line_of("transports", key->env->text, &b))
+        return 1;
+    return a.length == b.length && !memcmp(a.text, b.text, (size_t)a.length);
+}
+
+/* 2 = this very build, 1 = another build, 0 = not here. */
+static int available(const rfi_source *source, const rfi_key *key, const rfi_row *row,
+                     rfi_have_fn have, void *ctx)
+{
+    if (!same_transports(source, key, row))
+        return 0;
     return strcmp(row->variant, RFI_BASELINE) ? have(ctx, row->hash, row->variant) : 2;
 }
 
@@ -186,7 +206,7 @@ int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, v
         for (size_t h = 0; h < 2; h++) {
             if (!source->fetch(source->ctx, key, hidden[h], steps[s].pick, &row))
                 continue;
-            int level = available(&row, have, ctx);
+            int level = available(source, key, &row, have, ctx);
             if (level == 2)
                 return answer(source, key, &row, steps[s].rung, hidden[h], out);
             if (level == 1 && !found_other_build) {
@@ -206,7 +226,7 @@ int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, v
     for (size_t h = 0; h < 2; h++)
         for (rfi_pick pick = RFI_BELOW; pick <= RFI_ABOVE; pick++) {
             if (!source->fetch(source->ctx, key, hidden[h], pick, &row) ||
-                !available(&row, have, ctx))
+                !available(source, key, &row, have, ctx))
                 continue;
             uint64_t ratio = pick == RFI_BELOW ? asked / row.bucket : row.bucket / asked;
             if (ratio < distance) {

@@ -578,7 +578,7 @@ static void times(int rank, int world, void *arg)
     rf_plan_info info;
     rf_plan_query(comm, 0, 4096, RF_BF16, RF_EAGER, &info);
     const rf_variant *v = rfi_variant_by_name(comm, info.variant);
-    rf_params p = comm->channels[0].params;
+    rf_params p = comm->channels[0].params[v->transport];
     p.in = (void *)(uintptr_t)g.in, p.out = (void *)(uintptr_t)g.out, p.count = 4096;
     for (int k = 0; k < 20; k++) {
         rank_barrier();

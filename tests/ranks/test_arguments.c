@@ -140,7 +140,7 @@ static void test_configs(void **state)
 {
     (void)state;
     rf_comm *out = NULL;
-    uint64_t bytes = 7;
+    rf_footprint all = {.host_bytes = 7};
     static const rf_pack *const none[] = {NULL};
     struct {
         rf_config config;
@@ -168,12 +168,13 @@ static void test_configs(void **state)
                        rows[i].words);
     assert_null(out);
     for (size_t i = 0; i < 9; i++)
-        assert_refused(rows[i].code, rf_footprint(&rows[i].config, 2, &bytes, &err), rows[i].words);
-    assert_refused(RF_E_ARG, rf_footprint(NULL, 2, &bytes, &err), "config is NULL");
-    assert_refused(RF_E_ARG, rf_footprint(&rows[11].config, 0, &bytes, &err), "world is 0");
-    assert_refused(RF_E_ARG, rf_footprint(&rows[11].config, 9, &bytes, &err), "world is 9");
-    assert_refused(RF_E_ARG, rf_footprint(&rows[11].config, 2, NULL, &err), "bytes is NULL");
-    assert_int_equal(bytes, 7);
+        assert_refused(rows[i].code, rf_footprint_query(&rows[i].config, 2, &all, &err),
+                       rows[i].words);
+    assert_refused(RF_E_ARG, rf_footprint_query(NULL, 2, &all, &err), "config is NULL");
+    assert_refused(RF_E_ARG, rf_footprint_query(&rows[11].config, 0, &all, &err), "world is 0");
+    assert_refused(RF_E_ARG, rf_footprint_query(&rows[11].config, 9, &all, &err), "world is 9");
+    assert_refused(RF_E_ARG, rf_footprint_query(&rows[11].config, 2, NULL, &err), "out is NULL");
+    assert_int_equal(all.host_bytes, 7);
 }
 
 static void test_disabled(void **state)

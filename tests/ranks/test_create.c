@@ -76,10 +76,10 @@ static void all_get(const trouble *t, int world)
 
 /* ---- a backend that fails (F4, F12) ---- */
 
-static rf_result no_import(rfi_device *device, const rfi_memory *theirs, int same_process,
-                           rfi_memory *out, rf_error *err)
+static rf_result no_import(rfi_device *device, uint8_t transport, const rfi_memory *theirs,
+                           int same_process, rfi_memory *out, rf_error *err)
 {
-    (void)device, (void)theirs, (void)same_process, (void)out;
+    (void)device, (void)transport, (void)theirs, (void)same_process, (void)out;
     return rfi_fail(err, RF_E_SYSTEM, -1, "map", "injected");
 }
 
@@ -115,9 +115,10 @@ static void test_no_device_on_one_rank(void **state)
     all_get(&(trouble){spoil_open, RF_E_BACKEND, 2, "open", "no such driver"}, 3);
 }
 
-static rf_result no_memory(rfi_device *device, size_t bytes, rfi_memory *out, rf_error *err)
+static rf_result no_memory(rfi_device *device, uint8_t transport, size_t bytes, rfi_memory *out,
+                           rf_error *err)
 {
-    (void)device, (void)bytes, (void)out;
+    (void)device, (void)transport, (void)bytes, (void)out;
     return rfi_fail(err, RF_E_MEMORY, -1, "allocate", "injected");
 }
 
@@ -139,9 +140,10 @@ static void test_no_memory_on_one_rank(void **state)
 static const unsigned char *own_base;
 static size_t own_bytes;
 
-static rf_result note_memory(rfi_device *device, size_t bytes, rfi_memory *out, rf_error *err)
+static rf_result note_memory(rfi_device *device, uint8_t transport, size_t bytes, rfi_memory *out,
+                             rf_error *err)
 {
-    rf_result result = rfi_backend_cpu.allocate(device, bytes, out, err);
+    rf_result result = rfi_backend_cpu.allocate(device, transport, bytes, out, err);
     own_base = out->base;
     own_bytes = out->bytes;
     return result;
@@ -489,7 +491,7 @@ static void test_queries_in_a_parent_that_forks(void **state)
     (void)state;
     int fds = group_fds(), mappings = group_mappings();
     rf_config config = group_config();
-    uint64_t bytes;
+    rf_footprint all;
     float x = 1;
     const void *in[] = {&x};
     assert_int_equal(rf_version_number(), RF_VERSION_NUMBER);
@@ -499,7 +501,7 @@ static void test_queries_in_a_parent_that_forks(void **state)
     assert_int_equal(rf_dtype_size(RF_F16), 2);
     assert_string_equal(rf_dtype_name(RF_BF16), "bf16");
     assert_int_equal(rf_dtype_parse("f16"), RF_F16);
-    assert_int_equal(rf_footprint(&config, 2, &bytes, NULL), RF_OK);
+    assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
     assert_int_equal(rf_oracle_all_reduce(in, &x, 1, RF_F32, 1), RF_OK);
     assert_int_equal(group_fds(), fds);
     assert_int_equal(group_mappings(), mappings);

@@ -158,8 +158,7 @@ static rf_result meet(int rank, int world, int round, int files_left, long nth)
 static void with_few_files(int rank, int world, void *arg)
 {
     (void)arg;
-    int files_left =
-        1; /* who can't open the one file that reaches the others can't tell them why */
+    int files_left = 2; /* who cannot open the two that reach the others cannot tell them why */
     int failed = 0, round = 0;
     while (meet(rank, world, round++, files_left++, 0)) {
         failed++;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "core/codes.h"
 #include "group.h"
 #include "one_slot.h"
 
@@ -242,10 +243,10 @@ static int slow_wait(const rf_params *p, uint32_t peer, rf_flag *flag, uint64_t 
     return result;
 }
 
-static void slow_bind(rfi_device *device, int channel, rf_params *params)
+static void slow_bind(rfi_device *device, uint8_t transport, int channel, rf_params *params)
 {
     static rf_cpu_host host; /* ranks are processes here */
-    rfi_backend_cpu.bind(device, channel, params);
+    rfi_backend_cpu.bind(device, transport, channel, params);
     host = *params->host;
     true_wait = host.wait;
     host.wait = slow_wait;
@@ -365,7 +366,8 @@ static void overlap(int rank, int world, void *arg)
     rank_barrier(); /* the poison reaches every rank: all have captured */
     if (rank == 0) {
         OK(rf_cpu_graph_launch(g.graph, a));
-        const rf_region *own = (const rf_region *)(const void *)rfi_region(comm, 0, 0);
+        const rf_region *own =
+            (const rf_region *)(const void *)rfi_region(comm, RFI_TRANSPORT_CPU, 0, 0);
         while (!__atomic_load_n(&own->control.busy, __ATOMIC_ACQUIRE))
             usleep(100);
         OK(rf_cpu_graph_launch(g.graph, b));

@@ -225,16 +225,17 @@ static void footprint_is_what_the_layout_takes(void **state)
 {
     (void)state;
     rf_config config = RF_CONFIG_INIT;
-    uint64_t bytes = 0;
+    rf_footprint all = {0};
     config.capacity_bytes = 100;
     config.channels = 3;
-    assert_int_equal(rf_footprint(&config, 2, &bytes, NULL), RF_OK);
-    assert_int_equal(bytes, 3 * (RF_REGION_HEADER + RF_SLOTS * 4096));
+    assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
+    assert_int_equal(all.host_bytes, 3 * (RF_REGION_HEADER + RF_SLOTS * 4096));
+    assert_int_equal(all.device_bytes, 0);
     config.capacity_bytes = 1ull << 30;
-    assert_int_equal(rf_footprint(&config, 2, &bytes, NULL), RF_OK);
-    assert_int_equal(bytes, 3ull * (RF_REGION_HEADER + RF_SLOTS * RFI_SLOT_MAX));
-    assert_int_equal(rf_footprint(&config, 9, &bytes, NULL), RF_E_ARG);
-    assert_int_equal(rf_footprint(&config, 2, NULL, NULL), RF_E_ARG);
+    assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
+    assert_int_equal(all.host_bytes, 3ull * (RF_REGION_HEADER + RF_SLOTS * RFI_SLOT_MAX));
+    assert_int_equal(rf_footprint_query(&config, 9, &all, NULL), RF_E_ARG);
+    assert_int_equal(rf_footprint_query(&config, 2, NULL, NULL), RF_E_ARG);
 }
 
 /* ---- plan tables ---- */

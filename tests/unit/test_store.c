@@ -145,6 +145,19 @@ static void another_environment_is_stale_and_named(void **state)
     assert_non_null(strstr(d.reason, "rankfold tune"));
 }
 
+static void other_transports_are_not_answered(void **state)
+{
+    fixture *f = *state;
+    facts_place both = facts_at(HW_TEXT, ENV_TEXT "transports=peer,host\n");
+    facts_place host = facts_at(HW_TEXT, ENV_TEXT "transports=host\n");
+    rfi_key key = facts_key(&host, 4, 4096);
+    rfi_decision d;
+    tune(f, f->store, &both, 4);
+    assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
+    tune(f, f->store, &host, 4);
+    assert_int_equal(ask(f->store, &key, facts_have_all).rung, RF_RUNG_EXACT);
+}
+
 static void another_build_is_stale(void **state)
 {
     fixture *f = *state;
@@ -358,6 +371,7 @@ int main(void)
         FACT(the_fastest_is_answered),
         FACT(an_empty_store_says_what_to_run),
         FACT(another_environment_is_stale_and_named),
+        FACT(other_transports_are_not_answered),
         FACT(another_build_is_stale),
         FACT(any_hidden_is_served_by_generic_variants),
         FACT(a_variant_that_is_not_here_is_passed_over),
