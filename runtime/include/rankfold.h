@@ -194,6 +194,9 @@ RF_API void rf_bootstrap_free(rf_bootstrap *boot);
  * RF_DECLARE_PACK(cpu); then &rf_pack_cpu. */
 typedef struct rf_pack rf_pack;
 #define RF_DECLARE_PACK(sku) extern const rf_pack rf_pack_##sku
+/* In librankfold.so only, where nobody names them: the packs that it holds, NULL behind the last.
+ */
+extern RF_API const rf_pack *const rf_packs[];
 
 /* What a pack holds: variant i < rf_pack_count(pack), in the pack's order. Texts are the pack's.
  * Pure. Errors: E_ARG; E_PACK: built for another runtime (rf_pack_count is 0 then). */
