@@ -14,7 +14,8 @@ local NOT_C = {
 
 -- "" = scripts without an ending
 local TEXTS = {
-    [".c"] = true, [".h"] = true, [".lua"] = true, [".sql"] = true, [".md"] = true, [".ninja"] = true, [""] = true,
+    [".c"] = true, [".h"] = true, [".lua"] = true, [".py"] = true, [".sql"] = true, [".md"] = true, [".ninja"] = true,
+    [""] = true,
 }
 
 -- What the compiler needs besides the flags that all files share.
@@ -24,11 +25,13 @@ local EXTRA = {
 
 -- Not compiled by the build, or only where an optional package is installed: formatted, but not analysed.
 local NOT_ANALYSED = {
+    ["runtime/shared.c"] = "its link edge says which packs",
     ["tests/bench/mpi_allreduce.c"] = "needs an MPI",
 }
 
 local TOOLS = {
     {"luacheck", "lua-check"}, {"clang-format", "clang-format"}, {"clang-tidy", "clang-tidy"}, {"cppcheck", "cppcheck"},
+    {"pyflakes3", "pyflakes3"},
 }
 
 local function need_tools()
@@ -107,6 +110,9 @@ rule cppcheck
       --error-exitcode=1 --suppressions-list=tests/lint/cppcheck.txt --cppcheck-build-dir=generated/lint/cppcheck $
       -Iruntime/include -Itemplates -Iruntime $in && touch $out
   description = cppcheck
+rule pyflakes
+  command = pyflakes3 $in && touch $out
+  description = pyflakes
 rule text
   command = lua5.4 tests/lint/text.lua $in && touch $out
   description = text
@@ -133,6 +139,7 @@ local function ninja_file()
         end
     end
     edge("cppcheck", "cppcheck.ok", analysed, {"tests/lint/cppcheck.txt", table.unpack(headers)})
+    edge("pyflakes", "pyflakes", files_ending {[".py"] = true}, {})
     local texts = files_ending(TEXTS)
     for _, file in ipairs {".ci/run", "build.ninja", "README.md", "CHANGES.md", "NOTICE"} do
         texts[#texts + 1] = path.exists(file) and file or nil
