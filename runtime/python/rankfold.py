@@ -51,7 +51,7 @@ DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 F32, BF16, F16 = DTYPES.values()
 EAGER, GRAPH = 0, 1
 CPU, CUDA = 0, 1
-REASSOC, LOSSY, DEPENDENT, SHARE_DEVICE = 1, 2, 4, 8  # flags of a Communicator
+REASSOC, LOSSY, DEPENDENT, SHARE_DEVICE, OPT_IN, NO_PEER = 1, 2, 4, 8, 16, 32  # flags of a Communicator
 STORE_READ = 1
 
 ALLGATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t, c_int)
@@ -91,7 +91,7 @@ class rf_config(ctypes.Structure):
 class rf_plan_info(ctypes.Structure):
     _fields_ = [
         ("variant", c_char * 96), ("grid", c_uint32), ("rung", c_int), ("fallback", c_int), ("median_us", c_double),
-        ("reason", c_char * 256),
+        ("reason", c_char * 256), ("baseline_us", c_double),
     ]
 
 

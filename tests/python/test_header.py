@@ -11,8 +11,9 @@ import rankfold
 STRUCTS = [value for name, value in vars(rankfold).items() if name.startswith("rf_")]
 VALUES = {
     **{f"RF_{name}": value for name, value in rankfold.RESULTS.items()},
-    **{f"RF_{name}": getattr(rankfold, name) for name in ("F32", "BF16", "F16", "EAGER", "GRAPH", "REASSOC", "LOSSY",
-                                                          "DEPENDENT", "SHARE_DEVICE", "STORE_READ")},
+    **{f"RF_{name}": getattr(rankfold, name) for name in (
+        "F32", "BF16", "F16", "EAGER", "GRAPH", "REASSOC", "LOSSY", "DEPENDENT", "SHARE_DEVICE", "OPT_IN", "NO_PEER",
+        "STORE_READ")},
     "RF_BACKEND_CPU": rankfold.CPU, "RF_BACKEND_CUDA": rankfold.CUDA,
     "RF_VERSION_MAJOR": rankfold.VERSION[0], "RF_VERSION_MINOR": rankfold.VERSION[1],
     "RF_VERSION_PATCH": rankfold.VERSION[2],
