@@ -56,6 +56,7 @@ STORE_READ = 1
 
 ALLGATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t, c_int)
 LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+BASELINE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_void_p)
 PROGRESS = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
 
 
@@ -86,6 +87,10 @@ class rf_config(ctypes.Structure):
         ("store", c_void_p), ("capacity_bytes", c_uint64), ("channels", c_uint32), ("deadline_ms", c_uint32),
         ("create_timeout_ms", c_uint32), ("flags", c_uint32), ("log", LOG), ("log_ctx", c_void_p),
     ]
+
+
+class rf_baseline(ctypes.Structure):
+    _fields_ = [("name", c_char * 160), ("all_reduce", BASELINE), ("ctx", c_void_p)]
 
 
 class rf_plan_info(ctypes.Structure):
@@ -124,6 +129,8 @@ rf_result rf_pack_variant(const rf_pack *, size_t, rf_variant_info *);
 rf_result rf_store_open(const char *, const char *, uint32_t, rf_store **, rf_error *);
 void rf_store_close(rf_store *);
 rf_result rf_comm_create(const rf_config *, const rf_bootstrap *, rf_comm **, rf_error *);
+rf_result rf_baseline_nccl(void *, rf_baseline *, rf_error *);
+rf_result rf_comm_baseline(rf_comm *, const rf_baseline *, rf_error *);
 rf_result rf_channel_rebind(rf_comm *, int);
 rf_result rf_prepare(rf_comm *, int, const rf_shape *, size_t, rf_error *);
 rf_result rf_all_reduce(rf_comm *, int, const void *, void *, uint64_t, rf_dtype, void *);
@@ -321,6 +328,19 @@ def dtype_number(dtype):
     return DTYPES.get(str(dtype).rpartition(".")[2])
 
 
+def nccl_address(nccl):
+    """The ncclComm_t of what callers have: itself as a number or c_void_p, or a process group of torch.distributed."""
+    if nccl is None or isinstance(nccl, int):
+        return nccl
+    if isinstance(nccl, c_void_p):
+        return nccl.value
+    import torch
+    address = nccl._get_backend(torch.device("cuda"))._comm_ptr()
+    if not address:
+        raise ValueError("the process group has no NCCL communicator before its first collective")
+    return address
+
+
 def empty_like(tensor):
     torch = sys.modules.get("torch")
     if torch and isinstance(tensor, torch.Tensor):
@@ -347,16 +367,18 @@ class Communicator:
     """All-reduce between the ranks of `group`, all on one machine, each on a `device` of its own: "cuda:1", 1 or a
     torch.device; "cuda" is the current one; "cpu". To be used by one thread at a time.
 
+    nccl: the engine's own communicator of these ranks, a process group with NCCL or an ncclComm_t, which has to outlive
+    this one. setup(tune_seconds=...) then measures it too, and should_use() is False where it won.
+
     initialized   setup() succeeded, destroy() was not called since
     disabled      why it cannot be used, the same text on all ranks; None when it can
     tuned         rf_tune_summary of the last setup(); None if that did not tune
     """
 
-    def __init__(self, group, device, flags=0, deadline_ms=0):
+    def __init__(self, group, device, nccl=None, flags=0, deadline_ms=0):
         self.disabled, self.tuned = "setup() was not called", None
         self._group, self._device_name, self._flags, self._deadline_ms = group, str(device), flags, deadline_ms
-        self._comm = self._store = None
-        self._moving = 0
+        self._nccl, self._comm, self._store, self._moving = nccl, None, None, 0
 
     @property
     def initialized(self):
@@ -442,6 +464,20 @@ class Communicator:
             raise error
         check(code, err)
         self._comm, self._pid = comm, os.getpid()
+        self._offer_baseline()
+
+    def _offer_baseline(self):
+        """Collective. One rank without, and no rank has one: status() says why."""
+        baseline, err = rf_baseline(name=b"none was given"), rf_error()
+        try:
+            address = nccl_address(self._nccl)
+            if address:
+                self._lib.rf_baseline_nccl(address, ctypes.byref(baseline), None)
+        except Exception as error:
+            baseline.name = str(error).encode()[:159]
+        code = self._lib.rf_comm_baseline(self._comm, ctypes.byref(baseline), ctypes.byref(err))
+        if code != RESULTS["E_BACKEND"]:
+            check(code, err)
 
     def _shapes(self, sizes):
         mode = GRAPH if self._device.backend == CUDA else EAGER

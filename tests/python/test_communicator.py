@@ -207,6 +207,43 @@ class Unanimous(unittest.TestCase):
         self.assertEqual(run(2, rank), [(False, True, None)] * 2)
 
 
+class Baseline(unittest.TestCase):
+    def test_where_it_was_measured_faster_nothing_is_done(self):
+        def faster(_comm, _channel, _count, _dtype, _mode, plan):
+            plan._obj.fallback = 1
+            return 0
+
+        def rank(group):
+            comm, x, y = ready(group), Tensor((1, HIDDEN)), Tensor((1, HIDDEN))
+            comm._lib = mock.Mock(wraps=comm._lib)
+            comm._lib.rf_plan_query.side_effect = faster
+            comm._lib.rf_all_reduce.return_value = rankfold.RESULTS["FALLBACK"]
+            return comm.should_use(x), comm.all_reduce(x, y), y.values() == [7] * HIDDEN
+        self.assertEqual(run(2, rank), [(False, None, True)] * 2)
+
+    def test_one_rank_without_nccl_and_none_has_it(self):
+        class Lazy:
+            def _get_backend(self, _):
+                return mock.Mock(_comm_ptr=lambda: 0)
+
+        def rank(group):
+            comm = rankfold.Communicator(group, "cpu", nccl=None if group.rank else Lazy())
+            with mock.patch.dict(sys.modules, torch=mock.Mock()):
+                comm.setup(HIDDEN, "float32", SIZES)
+            return comm.disabled, comm.status()["baseline"]["reason"]
+        (disabled, reason), other = run(2, rank)
+        self.assertEqual((disabled, reason), other)
+        self.assertIsNone(disabled)
+        self.assertRegex(reason, "rank 0: the process group has no NCCL communicator before its first collective")
+
+    def test_an_address_in_any_form(self):
+        backend = mock.Mock(_comm_ptr=lambda: 48)
+        with mock.patch.dict(sys.modules, torch=mock.Mock()):
+            found = [rankfold.nccl_address(nccl) for nccl in (None, 16, ctypes.c_void_p(32), mock.Mock(
+                _get_backend=lambda _: backend))]
+        self.assertEqual(found, [None, 16, 32, 48])
+
+
 class Streams(unittest.TestCase):
     """cpu streams stand in for CUDA's: they capture, and a channel belongs to one of them."""
 
