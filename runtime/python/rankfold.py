@@ -335,7 +335,10 @@ def nccl_address(nccl):
     if isinstance(nccl, c_void_p):
         return nccl.value
     import torch
-    address = nccl._get_backend(torch.device("cuda"))._comm_ptr()
+    tell = getattr(nccl._get_backend(torch.device("cuda")), "_comm_ptr", None)
+    if tell is None:
+        raise ValueError("the process group is not NCCL's, or this torch does not tell its communicator")
+    address = tell()
     if not address:
         raise ValueError("the process group has no NCCL communicator before its first collective")
     return address
