@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Tables and a page of curves from what peers.py, links.cu and the tuner left in a folder.
+
+    python3 tables.py FOLDER        prints the tables, writes FOLDER/page.html
+
+Of every target it says what was reached and whether that is enough. Our time is "dep", tuned with
+dependent launch. A target of "not slower" allows for the noise of A against A.
+"""
+import glob
+import html
+import math
+import os
+import re
+import sys
+
+KIB, MIB = 1 << 10, 1 << 20
+PEERS = {"NCCL": ("nccl", "LL", "LL128", "Simple", "tree", "torch"), "torch": ("sym1", "sym2"),
+         "FlashInfer": ("fi", "fi-ar")}
+NOT_SLOWER = 1.0
+# Up to how many bytes, how many times as fast as NCCL, symmetric memory and FlashInfer.
+TARGETS = {
+    (2, "peer"): [(64 * KIB, 5, 3.3, 1.2), (512 * KIB, 3.3, 2, 1.1), (2 * MIB, 3, 1.5, 1), (4 * MIB, 2, 1.3, 1),
+                  (16 * MIB, 1.4, 1.1, 1), (64 * MIB, 1.1, 1.1, 1)],
+    (4, "peer"): [(64 * KIB, 5.8, 3.3, 1.2), (512 * KIB, 3.6, 2, 1.08), (2 * MIB, 2.4, 1.45, 1), (4 * MIB, 2, 1.3, 1),
+                  (16 * MIB, 1.2, 1.1, 1), (64 * MIB, 1.05, 1.1, 1)],
+    (2, "host"): [(16 * KIB, 4.4), (64 * KIB, 3.6), (256 * KIB, 3), (MIB, 2), (2 * MIB, 1.6), (64 * MIB, 1.4)],
+    (4, "host"): [(16 * KIB, 4.5), (64 * KIB, 3), (512 * KIB, 2.8), (MIB, 2), (2 * MIB, 1.6), (64 * MIB, 1.3)],
+}
+FLOOR_MOST, FLOOR_RATIO = 2 * MIB, 1.6
+
+
+def bytes_text(size):
+    return f"{size // MIB} Mi" if size >= MIB else f"{size // KIB} Ki"
+
+
+class Results:
+    """times[world, transport, column][bytes][contender] = (median, p99, right, note)"""
+
+    def __init__(self, folder):
+        self.times, self.facts, self.links = {}, [], {}
+        for path in sorted(glob.glob(f"{folder}/peers-*.csv")):
+            with open(path, encoding="utf-8") as file:
+                for line in file:
+                    self.add(line.rstrip("\n"))
+        if os.path.exists(f"{folder}/links.csv"):
+            with open(f"{folder}/links.csv", encoding="ascii") as file:
+                for line in file:
+                    name, gpus, value = line.split(",")
+                    self.links[name, int(gpus)] = float(value)
+
+    def add(self, line):
+        if line.startswith("#"):
+            self.facts.append(line[2:])
+            return
+        fields = line.split(",", 9)
+        if len(fields) < 10:
+            return  # cut short
+        world, transport, column, size, name, _, median, p99, right, note = fields
+        sizes = self.times.setdefault((int(world), transport, column), {})
+        sizes.setdefault(int(size), {})[name] = (float(median), float(p99), right == "ok", note)
+
+    def floor(self, world, size):
+        """Host-staged, in us: crossings, and bytes at the rate of both directions at once."""
+        rate = self.links.get(("both-llc", world)) or self.links.get(("both-host", world))
+        trip = self.links.get(("trip-host", 2))
+        if not rate or not trip:
+            return None
+        one_shot = trip / 2 + (world - 1) * size / rate / 1e3
+        two_shot = trip + max(1, 2 * (world - 1) / world) * size / rate / 1e3
+        return self.links.get(("node", 1), 0) + min(one_shot, two_shot)
+
+
+def best_of(times, names):
+    """The fastest right one's (median, name), or None."""
+    right = [(times[name][0], name) for name in names if name in times and times[name][2]]
+    return min(right) if right else None
+
+
+def noise_of(times, name):
+    if name in times and name + "2" in times:
+        return abs(times[name + "2"][0] / times[name][0] - 1)
+    return 0.0
+
+
+def targets_at(key, size):
+    for most, *ratios in TARGETS.get(key, []):
+        if size <= most:
+            return dict(zip(PEERS, ratios))
+    return {}
+
+
+def verdict(ratio, target, noise):
+    enough = ratio >= target * (1 - noise) if target == NOT_SLOWER else ratio >= target
+    return "yes" if enough else "NO"
+
+
+def table(results, key, out):
+    """Every size against every peer. Returns how many targets are met, and of how many."""
+    world, transport, column = key
+    met = of = 0
+    ours, floored = ("dep", "seq"), transport == "host" and column == "chain"
+    out(f"\n## {world} ranks, {transport}, {column}: us a call, median (p99)\n")
+    out("| bytes | dep | A/A % | seq | A/A % |" + (" floor | x floor |" if floored else "")
+        + "".join(f" {peer} best | x | target | met |" for peer in PEERS if transport == "peer" or peer == "NCCL")
+        + (" products alone |" if column == "between" else ""))
+    out("|---" * (5 + 2 * floored + 4 * (1 if transport == "host" else 3) + (column == "between")) + "|")
+    for size, times in sorted(results.times[key].items()):
+        wrong = [name for name, t in times.items() if not t[2]]
+        row = f"| {bytes_text(size)} |"
+        for name in ours:
+            row += f" {times[name][0]:.2f} ({times[name][1]:.2f}) | {100 * noise_of(times, name):.1f} |" \
+                if name in times else " - | - |"
+        mine = best_of(times, ours[:1])
+        bare = times["none"][0] if column == "between" and "none" in times else 0
+        floor = results.floor(world, size)
+        if floored:
+            row += f" {floor:.2f} | {mine[0] / floor:.2f} |" if floor and mine else " - | - |"
+            if floor and mine and size <= FLOOR_MOST:
+                of += 1
+                met += mine[0] <= FLOOR_RATIO * floor
+        goals = targets_at((world, transport), size) if column == "chain" else {}
+        for peer, names in PEERS.items():
+            if transport == "host" and peer != "NCCL":
+                continue
+            theirs = best_of(times, names)
+            if not theirs or not mine:
+                row += f" {theirs[0]:.2f} {theirs[1]} | - | - | - |" if theirs else " - | - | - | - |"
+                continue
+            ratio = (theirs[0] - bare) / max(mine[0] - bare, 1e-3)
+            row += f" {theirs[0]:.2f} {theirs[1]} | {ratio:.2f} |"
+            target = goals.get(peer, NOT_SLOWER)
+            answer = verdict(ratio, target, noise_of(times, "dep"))
+            row += f" {target if target != NOT_SLOWER else 'not slower'} | {answer} |"
+            of += 1
+            met += answer == "yes"
+        row += f" {bare:.2f} |" if bare else ""
+        out(row + (f" WRONG: {' '.join(wrong)}" if wrong else ""))
+    out(f"\n{met} of {of} met")
+    return met, of
+
+
+def between_worlds(results, transport, out):
+    """World 3 lies between worlds 2 and 4."""
+    two, three, four = (results.times.get((w, transport, "chain"), {}) for w in (2, 3, 4))
+    sizes = [s for s in sorted(three) if "dep" in three[s] and "dep" in two.get(s, {}) and "dep" in four.get(s, {})]
+    if not sizes:
+        return
+    out(f"\n## World 3 between worlds 2 and 4, {transport}\n\n| bytes | 2 | 3 | 4 | between |\n|---|---|---|---|---|")
+    for size in sizes:
+        a, b, c = (w[size]["dep"][0] for w in (two, three, four))
+        noise = max(noise_of(w[size], "dep") for w in (two, three, four))
+        inside = min(a, c) * (1 - noise) <= b <= max(a, c) * (1 + noise)
+        out(f"| {bytes_text(size)} | {a:.2f} | {b:.2f} | {c:.2f} | {'yes' if inside else 'NO'} |")
+
+
+def contenders(results, key, out):
+    """All medians, as measured."""
+    world, transport, column = key
+    names = []
+    for times in results.times[key].values():
+        names += [name for name in times if name not in names]
+    out(f"\n## {world} ranks, {transport}, {column}: everything, median us\n")
+    out("| bytes |" + "".join(f" {name} |" for name in names) + "\n|---" + "|---" * len(names) + "|")
+    for size, times in sorted(results.times[key].items()):
+        out(f"| {bytes_text(size)} |" + "".join(
+            (f" {times[n][0]:.2f}{'' if times[n][2] else ' WRONG'} |" if n in times else " - |") for n in names))
+    for name in ("dep", "seq", "fi", "fi-ar"):
+        plans = [f"{bytes_text(s)} {t[name][3]}" for s, t in sorted(results.times[key].items()) if name in t]
+        if plans and column == "chain":
+            out(f"\n{name}: " + "; ".join(plans))
+
+
+# ---- does specialisation pay? ----
+
+KINDS = [("rank known over any", r"_own_seq$", r"_any_seq$"), ("dependent over plain", r"_dep$", r"_seq$"),
+         ("NaN wire over flagged", r"_nan_", r"_(e12|flag|word)[a-z0-9]*_"), ("one-shot over two-shot", r"_os_", r"_ts_"),
+         ("unroll over u1", r"_u[2-8]_", r"_u1_")]
+
+
+def sweeps(path, out):
+    """Of every size the best of one kind of variant over the best of another, as the tuner saw them."""
+    import sqlite3
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        rows = db.execute("SELECT rows * hidden * 2, variant, min(median_us) FROM measurements "
+                          "WHERE outcome IN ('ok', 'dropped') AND median_us > 0 GROUP BY 1, 2 ORDER BY 1").fetchall()
+    sizes = {}
+    for size, name, median in rows:
+        sizes.setdefault(size, {})[name] = median
+    out(f"\n## {os.path.basename(path)}: time of the second kind over the first\n")
+    out("| bytes |" + "".join(f" {kind[0]} |" for kind in KINDS) + "\n|---" + "|---" * len(KINDS) + "|")
+    for size, medians in sizes.items():
+        row = f"| {bytes_text(size)} |"
+        for _, special, plain in KINDS:
+            a, b = ([m for n, m in medians.items() if re.search(p, n)] for p in (special, plain))
+            row += f" {min(b) / min(a):.3f} |" if a and b else " - |"
+        out(row)
+
+
+# ---- the page ----
+
+COLOURS = ["#c00", "#e66", "#06c", "#2a2", "#a5a", "#f80", "#888", "#0aa"]
+WIDTH, HEIGHT, LEFT, BOTTOM = 720, 420, 60, 40
+
+
+def curve_page(results, tables, path):
+    with open(path, "w", encoding="utf-8") as page:
+        page.write("<!DOCTYPE html><html lang=en><meta charset=utf-8><title>Rankfold and its peers</title>"
+                   "<style>body{font:15px/1.4 sans-serif;margin:2em auto;max-width:90em}pre{font-size:12px}</style>\n"
+                   "<h1>Rankfold and its peers</h1>\n")
+        for fact in results.facts:
+            if fact != "complete" and not fact.startswith("{"):
+                page.write(f"<p>{html.escape(fact)}</p>\n")
+        for key, sizes in sorted(results.times.items()):
+            page.write(f"<h2>{key[0]} ranks, {key[1]}, {key[2]}</h2>\n" + drawing(results, key, sizes))
+        page.write(f"<pre>{html.escape(tables)}</pre></html>\n")
+
+
+def lines_of(results, key, sizes):
+    """What is drawn: (title, [(bytes, us)])."""
+    groups = {"Rankfold, dependent launch": ("dep",), "Rankfold": ("seq",), "NCCL": PEERS["NCCL"],
+              "torch symmetric memory": PEERS["torch"], "FlashInfer PCIe-IPC": ("fi",),
+              "FlashInfer vLLM-style": ("fi-ar",), "products alone": ("none",)}
+    for title, names in groups.items():
+        points = [(size, best_of(times, names)) for size, times in sorted(sizes.items())]
+        points = [(size, best[0]) for size, best in points if best]
+        if points:
+            yield title, points
+    if key[1] == "host" and key[2] == "chain":
+        points = [(size, results.floor(key[0], size)) for size in sorted(sizes)]
+        if points and points[0][1]:
+            yield "floor", points
+
+
+def drawing(results, key, sizes):
+    lines = list(lines_of(results, key, sizes))
+    every = [us for _, points in lines for _, us in points]
+    if not every:
+        return ""
+    low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+    first, last = math.log2(min(sizes)), max(math.log2(max(sizes)), math.log2(min(sizes)) + 1)
+
+    def at(size, us):
+        x = LEFT + (math.log2(size) - first) / (last - first) * (WIDTH - LEFT - 10)
+        y = HEIGHT - BOTTOM - (math.log10(us) - low) / (high - low) * (HEIGHT - BOTTOM - 10)
+        return f"{x:.1f},{y:.1f}"
+
+    svg = [f"<svg width={WIDTH + 220} height={HEIGHT} font-family=sans-serif font-size=12>"]
+    for power in range(low, high):
+        for step in (1, 2, 5, 10):
+            y = at(min(sizes), step * 10.0 ** power).split(",")[1]
+            svg.append(f'<path d="M{LEFT},{y} H{WIDTH - 10}" stroke="#ddd"/>'
+                       f'<text x={LEFT - 6} y={y} text-anchor=end>{step * 10.0 ** power:g}</text>')
+    for size in sorted(sizes):
+        x = at(size, 10.0 ** low).split(",")[0]
+        svg.append(f'<path d="M{x},10 V{HEIGHT - BOTTOM}" stroke="#eee"/>'
+                   f"<text x={x} y={HEIGHT - 22} text-anchor=middle font-size=10>{bytes_text(size)}</text>")
+    svg.append(f"<text x={LEFT} y={HEIGHT - 4}>bytes; microseconds a call</text>")
+    for i, (title, points) in enumerate(lines):
+        path = " ".join(at(size, us) for size, us in points)
+        svg.append(f'<polyline points="{path}" fill=none stroke="{COLOURS[i]}" stroke-width=2 />'
+                   f'<text x={WIDTH} y={20 + 18 * i} fill="{COLOURS[i]}">{title}</text>')
+    return "\n".join(svg) + "</svg>\n"
+
+
+def main():
+    if len(sys.argv) != 2:
+        print(__doc__)
+        return 2
+    folder, text = sys.argv[1], []
+
+    def out(line):
+        text.append(line)
+
+    results = Results(folder)
+    for fact in results.facts:
+        if fact != "complete":
+            out(fact[:400])
+    if results.links:
+        out("links: " + ", ".join(f"{name} ({gpus}) {value:g}" for (name, gpus), value in sorted(results.links.items())))
+    met = of = 0
+    for key in sorted(results.times):
+        m, n = table(results, key, out)
+        met, of = met + m, of + n
+    for transport in ("peer", "host"):
+        between_worlds(results, transport, out)
+    for key in sorted(results.times):
+        contenders(results, key, out)
+    for path in sorted(glob.glob(f"{folder}/dep-*.db")):
+        try:
+            sweeps(path, out)
+        except Exception as error:  # no sqlite3 in this Python, or no database
+            out(f"{path}: {error}")
+    out(f"\nin all {met} of {of} met")
+    print("\n".join(text))
+    curve_page(results, "\n".join(text), f"{folder}/page.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
