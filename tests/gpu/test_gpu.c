@@ -1,9 +1,10 @@
 /* The public interface on GPUs, as processes and as threads. Run by hand where there are GPUs:
  *
- *     generated/host/test/test_gpu [-w WORLD] [-t] [name ...]
+ *     generated/host/test/test_gpu [-w WORLD] [-n REPLAYS] [-t] [name ...]
  *
- * WORLD defaults to 2; more ranks than GPUs share them (then MPS has to run). -t: ranks are
- * threads.
+ * WORLD defaults to 2; more ranks than GPUs share them (then MPS has to run). -n: of `relay`
+ * (100000, a fiftieth where GPUs are shared). -t: ranks are threads. With NCCL_P2P_DISABLE=1 in the
+ * environment all go through host memory.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -166,6 +167,7 @@ static void replays(int rank, int world, void *arg)
 #define STATES  3
 #define LEGS    21
 #define MOST_US 200
+static int relay_replays = 100000;
 
 static uint32_t next_random(uint32_t *x)
 {
@@ -194,7 +196,7 @@ static void relay(int rank, int world, void *arg)
     (void)arg;
     enum { EACH = 100 }; /* replays between two waits */
     static const uint64_t sizes[STATES] = {1000, 65541, 4099};
-    int shared = world > gpu_count(), replayed = shared ? 2000 : 100000;
+    int shared = world > gpu_count(), replayed = shared ? relay_replays / 50 : relay_replays;
     gpu g;
     gpu_open(&g, rank, world, CAPACITY);
     rf_config config = gpu_config(&g, CAPACITY);
@@ -475,17 +477,17 @@ static void killed(int rank, int world, void *arg)
     DRIVER(&g, cuStreamSynchronize(g.stream));
     RANK_CHECK(rf_comm_close(comm, 2000, &err) != RF_OK, "closed with a dead rank");
     rf_comm_destroy(comm);
-    if (rank != 0)
-        return;
-    /* the survivor can go on */
-    g.world = 1;
-    rf_comm *alone = gpu_comm(&g, "alone", &config);
+    /* the survivors go on without it */
+    g.world = world - 1;
+    rf_comm *rest = gpu_comm(&g, "survivors", &config);
     gpu_fill(&g, RF_BF16, 4096, 0, 2);
-    call(&g, alone, 0, RF_BF16, 4096, 0);
-    gpu_wait(&g, alone);
-    gpu_check(&g, RF_BF16, 4096, 0, "alone");
-    RANK_CHECK(rf_comm_close(alone, 2000, &err) == RF_OK, "%s", err.text);
-    rf_comm_destroy(alone);
+    call(&g, rest, 0, RF_BF16, 4096, 0);
+    gpu_wait(&g, rest);
+    gpu_check(&g, RF_BF16, 4096, 0, "survivors");
+    if (rank == 0)
+        printf("  %d of %d went on\n", g.world, world);
+    RANK_CHECK(rf_comm_close(rest, 2000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(rest);
 }
 
 static void refusals(int rank, int world, void *arg)
@@ -628,9 +630,11 @@ static const struct {
 int main(int argc, char **argv)
 {
     int world = 2, threads = 0, option, failed = 0;
-    while ((option = getopt(argc, argv, "w:t")) != -1)
+    while ((option = getopt(argc, argv, "w:n:t")) != -1)
         if (option == 'w')
             world = atoi(optarg);
+        else if (option == 'n')
+            relay_replays = atoi(optarg);
         else if (option == 't')
             threads = 1;
         else

@@ -113,9 +113,9 @@ extern "C" int fi_pcie_call(void *workspace, const void *in, void *out, int64_t 
     if (count > w->most || !fi_pcie_launchable(w->world, count, blocks, threads, variant))
         return NOT_LAUNCHABLE;
     if ((pcie::Variant)variant == pcie::Variant::kCopyEngineRing)
-        return pcie::ce_ring_all_reduce_flat<bf16>(
-            (const bf16 *)in, (bf16 *)out, count, w->views, w->rank, w->world, w->layout,
-            w->engine, blocks, threads, (cudaStream_t)stream);
+        return pcie::ce_ring_all_reduce_flat<bf16>((const bf16 *)in, (bf16 *)out, count, w->views,
+                                                   w->rank, w->world, w->layout, w->engine, blocks,
+                                                   threads, (cudaStream_t)stream);
     return pcie::all_reduce<bf16>((const bf16 *)in, (bf16 *)out, count, w->views, w->rank, w->world,
                                   MAX_BLOCKS, w->most, blocks, threads, (pcie::Variant)variant,
                                   false, (cudaStream_t)stream);
@@ -162,9 +162,8 @@ extern "C" int fi_vllm_call(void *custom, void *out, int64_t count, int blocks, 
 {
     Custom *c = (Custom *)custom;
     try {
-        c->reduce->allreduce<bf16>((cudaStream_t)stream,
-                                   (bf16 *)c->inputs.ptrs[c->reduce->rank_], (bf16 *)out,
-                                   (int)count, blocks, threads);
+        c->reduce->allreduce<bf16>((cudaStream_t)stream, (bf16 *)c->inputs.ptrs[c->reduce->rank_],
+                                   (bf16 *)out, (int)count, blocks, threads);
     } catch (const std::exception &) {
         return NOT_LAUNCHABLE;
     }

@@ -48,9 +48,10 @@ __global__ void both_ways(uint4 *to, const uint4 *from, size_t window, size_t by
     uint4 sum = make_uint4(1, 2, 3, 4);
     if (blockIdx.x % 2 == 0) {
         for (size_t i = lane; i < bytes / 16; i += step)
-            asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + (i & mask)),
-                         "r"(sum.x), "r"(sum.y), "r"(sum.z), "r"(sum.w)
-                         : "memory");
+            asm volatile(
+                "st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + (i & mask)),
+                "r"(sum.x), "r"(sum.y), "r"(sum.z), "r"(sum.w)
+                : "memory");
         return;
     }
     for (size_t i = lane; i + 3 * step < bytes / 16; i += 4 * step) {
@@ -132,9 +133,9 @@ static void both(const char *name, int gpus, uint4 *const *host, size_t window)
     for (int gpu = 0; gpu < gpus; gpu++) {
         MUST(cudaSetDevice(gpu));
         MUST(cudaEventRecord(begins[gpu], streams[gpu]));
-        both_ways<<<2 * BLOCKS, THREADS, 0, streams[gpu]>>>(host[gpu], host[(gpu + 1) % gpus] +
-                                                            (gpus == 1 ? LARGE / 16 : 0), window, bytes,
-                                                            memory[gpu]);
+        both_ways<<<2 * BLOCKS, THREADS, 0, streams[gpu]>>>(
+            host[gpu], host[(gpu + 1) % gpus] + (gpus == 1 ? LARGE / 16 : 0), window, bytes,
+            memory[gpu]);
         MUST(cudaGetLastError());
         MUST(cudaEventRecord(ends[gpu], streams[gpu]));
     }

@@ -425,11 +425,13 @@ def capture(contender, world, calls, product):
     torch.cuda.synchronize()
     with torch.cuda.stream(world.stream):
         graph.capture_begin(capture_error_mode="relaxed")
-        for _ in range(calls):
-            if product:
-                torch.mv(product[0], product[1], out=product[2])
-            contender.call()
-        graph.capture_end()
+        try:
+            for _ in range(calls):
+                if product:
+                    torch.mv(product[0], product[1], out=product[2])
+                contender.call()
+        finally:
+            graph.capture_end()
     contender.hand_over()
     contender.captured()
     world.calls = calls
@@ -489,13 +491,20 @@ def quantile(values, q):
 
 
 def measure(world, column, size, contenders, product, rounds, write):
-    """One line of the table: every contender at one size."""
+    """One line of the table: every contender at one size. One that fails goes from the dictionary."""
     count, calls = size // 2, calls_of(size, world.host)
     graphs, right = {}, {}
-    for name, contender in contenders.items():
-        right[name] = check(contender, world, count)
-        world.barrier()
-        graphs[name] = capture(contender, world, calls, product)
+    for name, contender in list(contenders.items()):
+        problem = None
+        try:
+            right[name] = check(contender, world, count)
+            graphs[name] = capture(contender, world, calls, product)
+        except Exception as error:  # pylint: disable=broad-except
+            problem = error
+        if world.any(problem is not None):
+            world.say(f"{name} is left out: {problem}")
+            del contenders[name]
+            graphs.pop(name, None)
     for contender in contenders.values():  # finite numbers, as they are in models
         if not isinstance(contender, Nothing):
             contender.x.copy_(part_values(world.rank, count, world.device))
@@ -565,7 +574,7 @@ def open_contenders(lib, world, args):
 def rank_main(rank, args):
     host = os.environ.get("NCCL_P2P_DISABLE", "0") != "0"
     torch.cuda.set_device(rank)
-    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{args.csv}.meet", rank=rank,
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"tcp://127.0.0.1:{args.port}", rank=rank,
                             world_size=args.world)
     world = World(rank, args.world, host)
     lib = load_shim(args.shim)
@@ -607,13 +616,17 @@ def rank_main(rank, args):
             except RuntimeError as error:
                 world.say(f"{name} is left out: {error}")
                 del contenders[name]
+        nothing = here.pop("none", None)
+        before = dict(here)
         if "chain" in columns:
-            chain = {name: c for name, c in here.items() if not isinstance(c, Nothing)}
-            measure(world, "chain", size, chain, None, args.rounds, write)
-        if "between" in columns and size <= BETWEEN_MOST:
+            measure(world, "chain", size, here, None, args.rounds, write)
+        if nothing and size <= BETWEEN_MOST:
+            here["none"] = nothing
             measure(world, "between", size, here, product, args.rounds, write)
-        for contender in here.values():
+        for name, contender in before.items():
             contender.release()
+            if name not in here:
+                del contenders[name]
     for contender in contenders.values():
         if isinstance(contender, Ours):
             contender.close()
@@ -648,8 +661,7 @@ def main():
     args = parser.parse_args()
     args.until = time.time() + args.seconds
     args.csv = os.path.abspath(args.csv)
-    if os.path.exists(args.csv + ".meet"):
-        os.unlink(args.csv + ".meet")
+    args.port = 20000 + os.getpid() % 20000
     children = {}
     for rank in range(args.world):
         pid = os.fork()
@@ -665,7 +677,6 @@ def main():
             time.sleep(2)  # for the others to say what they saw
             for other in children:
                 os.kill(other, signal.SIGKILL)
-    os.unlink(args.csv + ".meet") if os.path.exists(args.csv + ".meet") else None
     return failed
 
 
