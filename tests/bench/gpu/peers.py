@@ -519,7 +519,7 @@ def measure(world, column, size, contenders, product, rounds, write):
     for name, contender in contenders.items():
         right[name] &= check(contender, world, count)
     flat = world.slowest([t for values in times.values() for t in values])
-    each, line = len(flat) // len(contenders), f"{size:9}"
+    each, line = len(flat) // max(1, len(contenders)), f"{size:9}"
     for i, (name, contender) in enumerate(contenders.items()):
         values = flat[i * each:(i + 1) * each]
         median, p99 = statistics.median(values), quantile(values, 0.99)
