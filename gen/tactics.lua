@@ -168,6 +168,11 @@ local rules = {
             and ("%d threads are no whole number of warps"):format(v.threads)
     end,
     function(v)
+        return v.transport == "host" and v.wire == "flag" and v.threads < 96
+            and ("%d threads: two warps of a ring's block announce and watch, others have to work")
+                :format(v.threads)
+    end,
+    function(v)
         if not v.threads then
             return false
         end

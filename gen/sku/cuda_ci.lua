@@ -12,5 +12,15 @@ return {
             algo = { "os" }, transport = { "peer" }, wire = { "nan" }, isa = { "sm90" },
             unroll = { 2 }, threads = { 512 }, rank = { "own" }, launch = { "dep" },
         },
+        {
+            op = { "ar" }, world = { 2, 4 }, dtype = { "bf16" }, hidden = { 0 },
+            algo = { "os", "ts" }, transport = { "host" }, wire = { "e12" }, isa = { "sm90" },
+            unroll = { 1 }, threads = { 256 }, rank = { "any", "own" }, launch = { "seq" },
+        },
+        {
+            op = { "ar" }, world = { 2, 4 }, dtype = { "bf16" }, hidden = { 0 },
+            algo = { "os", "ts" }, transport = { "host" }, wire = { "flag" }, isa = { "sm90" },
+            unroll = { 4 }, threads = { 320 }, rank = { "any" }, launch = { "seq" },
+        },
     },
 }

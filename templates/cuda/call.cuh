@@ -10,17 +10,13 @@
  * call e + 1 ended. That call needed B's contribution, which B pushed in its call e + 1, hence
  * after B's call e had ended: B has read slot e mod 2 and re-armed it. This needs that every rank
  * sends in every call and that nothing of a call (first push, epoch read, re-arming) comes before
- * the previous kernel of the stream has ended: with dependent launch, the wait is first. The layout
- * inside a slot may depend on the call's size, since a slot is all sentinel when its turn comes. */
+ * the previous kernel of the stream has ended: with dependent launch, the wait is first. The same
+ * holds where A stores into its own slot in host memory and B reads it there, and for the two
+ * halves of the ring. */
 #ifndef RANKFOLD_CUDA_CALL_CUH
 #define RANKFOLD_CUDA_CALL_CUH
 
 #include "cuda/ptx.cuh"
-
-/* "Nothing has arrived here yet": a NaN pattern in every dtype. The producer rewrites exactly this
- * word. */
-#define RF_SENTINEL 0xffffffffu
-#define RF_NAN_WORD 0x7fff7fffu
 
 #define RF_CHECK_EVERY                                                                             \
     2048u /* polls between looks at clock, poison and abort: about a millisecond */
@@ -112,27 +108,6 @@ RF_DEVICE void arrive(const rf_turn *turn)
         increment_gpu(&turn->line->busy, grid_size() - 1) == grid_size() - 1) {
         store_u64_sys(&turn->line->epoch, turn->epoch + 1);
     }
-}
-
-RF_DEVICE uint32_t is_ready(rf_pack16 v)
-{
-    return v.w[0] != RF_SENTINEL && v.w[1] != RF_SENTINEL && v.w[2] != RF_SENTINEL &&
-           v.w[3] != RF_SENTINEL;
-}
-
-RF_DEVICE rf_pack16 no_sentinel(rf_pack16 v)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v.w[i] = v.w[i] == RF_SENTINEL ? RF_NAN_WORD : v.w[i];
-    }
-    return v;
-}
-
-RF_DEVICE rf_pack16 sentinel_pack(void)
-{
-    rf_pack16 v = {{RF_SENTINEL, RF_SENTINEL, RF_SENTINEL, RF_SENTINEL}};
-    return v;
 }
 
 /* Looks up from a fruitless wait. Returns when this call began to wait (pass it to the next look),

@@ -62,4 +62,15 @@ RF_DEVICE rf_pack16 narrow(rf_sums s)
     return v;
 }
 
+/* The sum over all ranks: of the own pack and, at v[q], rank q's. */
+RF_DEVICE rf_pack16 sum_of(uint32_t world, uint32_t rank, rf_pack16 own, const rf_pack16 *v)
+{
+    rf_sums sums = widen(rank == 0 ? own : v[0]);
+#pragma unroll
+    for (uint32_t q = 1; q < world; q++) {
+        sums = add(sums, q == rank ? own : v[q]);
+    }
+    return narrow(sums);
+}
+
 #endif

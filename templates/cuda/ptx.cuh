@@ -4,8 +4,8 @@
  * see only through these functions, so that a CPU shim can stand in for them (blocks of fibres,
  * stores that tear and linger). Every asm is volatile with a memory clobber: program order is kept
  * by the compiler; what the hardware may still reorder is said beside each use. Stores to peers and
- * polls are `relaxed.sys`: there is no acquire in any loop (it would invalidate L1 each turn) and
- * no fence on the path of a call. */
+ * polls are `relaxed.sys`: there is no acquire in any loop that polls (it would invalidate L1 each
+ * turn), and no fence on the path of a call but the ring's, one per announcement. */
 #ifndef RANKFOLD_CUDA_PTX_CUH
 #define RANKFOLD_CUDA_PTX_CUH
 
@@ -39,8 +39,8 @@ RF_DEVICE uint32_t grid_size(void)
     return gridDim.x;
 }
 
-/* ---- 16 bytes: plain for the caller's tensors and for re-arming, sys for what crosses between
- * devices ---- */
+/* ---- 16 bytes, or 12 of them: plain for the caller's tensors and for re-arming, sys for what
+ * crosses between devices ---- */
 
 RF_DEVICE rf_pack16 load_plain(const void *at)
 {
@@ -56,6 +56,27 @@ RF_DEVICE void store_plain(void *at, rf_pack16 v)
 {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.w[0]), "r"(v.w[1]),
                  "r"(v.w[2]), "r"(v.w[3])
+                 : "memory");
+}
+
+/* Three words, 4-byte aligned; the fourth is 0. */
+RF_DEVICE rf_pack16 load_plain12(const void *at)
+{
+    rf_pack16 v;
+    v.w[3] = 0;
+    asm volatile("ld.global.b32 %0, [%3];\n\tld.global.b32 %1, [%3 + 4];\n\t"
+                 "ld.global.b32 %2, [%3 + 8];"
+                 : "=&r"(v.w[0]), "=&r"(v.w[1]), "=&r"(v.w[2])
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
+RF_DEVICE void store_plain12(void *at, rf_pack16 v)
+{
+    asm volatile("st.global.b32 [%0], %1;\n\tst.global.b32 [%0 + 4], %2;\n\t"
+                 "st.global.b32 [%0 + 8], %3;" ::"l"(at),
+                 "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2])
                  : "memory");
 }
 
@@ -88,6 +109,13 @@ RF_DEVICE uint32_t load_word_sys(const void *at)
 RF_DEVICE void store_word_sys(void *at, uint32_t v)
 {
     asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+}
+
+RF_DEVICE uint64_t load_u64_sys(const void *at)
+{
+    uint64_t v;
+    asm volatile("ld.relaxed.sys.global.b64 %0, [%1];" : "=l"(v) : "l"(at) : "memory");
+    return v;
 }
 
 RF_DEVICE void store_u64_sys(void *at, uint64_t v)
@@ -123,10 +151,35 @@ RF_DEVICE void block_barrier(void)
     asm volatile("bar.sync 0;" ::: "memory");
 }
 
-/* Only where a call has failed. */
+/* Does it hold for any thread of the block? All threads ask, and wait for each other. */
+RF_DEVICE uint32_t block_any(uint32_t holds)
+{
+    uint32_t any;
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 0, p; "
+                 "selp.u32 %0, 1, 0, q; }"
+                 : "=r"(any)
+                 : "r"(holds)
+                 : "memory");
+    return any;
+}
+
+/* Waits until all that this thread has stored, or seen stored by others of its block, is there for
+ * everybody: one crossing and back. One thread of a block, once per announcement, and where a call
+ * has failed. */
 RF_DEVICE void fence_sys(void)
 {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+/* Behind the poll of a flag, before what it announces is read. ptxas 13.0 makes nonsense of
+ * fence.acquire below sm_90. */
+RF_DEVICE void fence_acquire_sys(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.acquire.sys;" ::: "memory");
+#else
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+#endif
 }
 
 RF_DEVICE uint64_t time_ns(void)

@@ -1,6 +1,6 @@
-/* The caller's tensors in packs of 16 bytes: any count, any element-aligned pointer. Every element
- * is read before anything of its pack is written, by the thread that writes it, so `in` may equal
- * `out`. */
+/* The caller's tensors in packs of 16 bytes, or of 12 for a wire that has no room for more: any
+ * count, any element-aligned pointer. Every element is read before anything of its pack is written,
+ * by the thread that writes it, so `in` may equal `out`. */
 #ifndef RANKFOLD_CUDA_TENSOR_CUH
 #define RANKFOLD_CUDA_TENSOR_CUH
 
@@ -8,28 +8,32 @@
 
 typedef struct rf_tensor {
     const rf_params *p;
+    uint32_t pack_bytes; /* 16 or 12 */
     uint32_t packs;      /* the last one may be partial */
     uint32_t fast_packs; /* up to here packs are whole and aligned; 0 where a pointer is not */
 } rf_tensor;
 
-RF_DEVICE rf_tensor tensor_of(const rf_params *p)
+RF_DEVICE rf_tensor tensor_of(const rf_params *p, uint32_t pack_bytes)
 {
     rf_tensor t;
+    uint32_t lanes = pack_bytes / RF_ELEMENT_BYTES;
+    uint32_t odd = pack_bytes == 16 ? 15 : 3; /* bits of a pointer that is not aligned */
     t.p = p;
-    t.packs = (uint32_t)((p->count + RF_LANES - 1) / RF_LANES);
+    t.pack_bytes = pack_bytes;
+    t.packs = (uint32_t)((p->count + lanes - 1) / lanes);
     t.fast_packs =
-        (((uintptr_t)p->in | (uintptr_t)p->out) & 15) ? 0 : (uint32_t)(p->count / RF_LANES);
+        (((uintptr_t)p->in | (uintptr_t)p->out) & odd) ? 0 : (uint32_t)(p->count / lanes);
     return t;
 }
 
-/* Element by element; lanes beyond the tensor are zero. */
-RF_COLD rf_pack16 load_elements(const rf_params *p, uint32_t pack)
+/* Element by element; lanes beyond the tensor or the pack are zero. */
+RF_COLD rf_pack16 load_elements(const rf_params *p, uint32_t pack, int lanes)
 {
     rf_pack16 v = {{0, 0, 0, 0}};
-    uint64_t first = (uint64_t)pack * RF_LANES;
+    uint64_t first = (uint64_t)pack * (uint32_t)lanes;
 #pragma unroll
     for (int i = 0; i < RF_LANES; i++) {
-        if (first + i < p->count) {
+        if (i < lanes && first + i < p->count) {
 #if RF_ELEMENT_BYTES == 4
             v.w[i] = ((const uint32_t *)p->in)[first + i];
 #else
@@ -40,12 +44,12 @@ RF_COLD rf_pack16 load_elements(const rf_params *p, uint32_t pack)
     return v;
 }
 
-RF_COLD void store_elements(const rf_params *p, uint32_t pack, rf_pack16 v)
+RF_COLD void store_elements(const rf_params *p, uint32_t pack, int lanes, rf_pack16 v)
 {
-    uint64_t first = (uint64_t)pack * RF_LANES;
+    uint64_t first = (uint64_t)pack * (uint32_t)lanes;
 #pragma unroll
     for (int i = 0; i < RF_LANES; i++) {
-        if (first + i < p->count) {
+        if (i < lanes && first + i < p->count) {
 #if RF_ELEMENT_BYTES == 4
             ((uint32_t *)p->out)[first + i] = v.w[i];
 #else
@@ -58,17 +62,21 @@ RF_COLD void store_elements(const rf_params *p, uint32_t pack, rf_pack16 v)
 RF_DEVICE rf_pack16 tensor_load(const rf_tensor *t, uint32_t pack)
 {
     if (__builtin_expect(pack < t->fast_packs, 1)) {
-        return load_plain((const unsigned char *)t->p->in + (uint64_t)pack * 16);
+        const unsigned char *at = (const unsigned char *)t->p->in + (uint64_t)pack * t->pack_bytes;
+        return t->pack_bytes == 16 ? load_plain(at) : load_plain12(at);
     }
-    return load_elements(t->p, pack);
+    return load_elements(t->p, pack, (int)t->pack_bytes / RF_ELEMENT_BYTES);
 }
 
 RF_DEVICE void tensor_store(const rf_tensor *t, uint32_t pack, rf_pack16 v)
 {
-    if (__builtin_expect(pack < t->fast_packs, 1)) {
-        store_plain((unsigned char *)t->p->out + (uint64_t)pack * 16, v);
+    unsigned char *at = (unsigned char *)t->p->out + (uint64_t)pack * t->pack_bytes;
+    if (__builtin_expect(pack >= t->fast_packs, 0)) {
+        store_elements(t->p, pack, (int)t->pack_bytes / RF_ELEMENT_BYTES, v);
+    } else if (t->pack_bytes == 16) {
+        store_plain(at, v);
     } else {
-        store_elements(t->p, pack, v);
+        store_plain12(at, v);
     }
 }
 

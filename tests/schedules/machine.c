@@ -16,6 +16,8 @@ typedef struct fibre {
     uint32_t thread, block;
     fibre_state state;
     int triggered;
+    int holds;     /* what it brought to the barrier, then what came out */
+    uint64_t seen; /* stores of its block up to here lie before it */
 } fibre;
 
 typedef struct kernel {
@@ -25,13 +27,16 @@ typedef struct kernel {
     uint32_t rank, grid, threads, n_done;
     int dependent;
     fibre *fibres;      /* NULL until started */
-    uint32_t in_flight; /* stores to the own region */
+    uint32_t in_flight; /* stores to own memory */
 } kernel;
 
+/* A store on its way. */
 typedef struct flight {
-    uint32_t *at, word;
-    uint32_t rank;
-    kernel *kernel; /* of stores to the own region, else NULL */
+    uint32_t *at, word[4];
+    uint32_t words, rank;
+    uint64_t serial;
+    kernel *kernel; /* of stores to own memory, else NULL */
+    uint32_t block, thread;
 } flight;
 
 struct machine {
@@ -39,11 +44,13 @@ struct machine {
     uint64_t random, steps;
     unsigned char *region[RF_MAX_WORLD];
     size_t region_bytes;
+    rf_control controls[RF_MAX_WORLD][RF_HOST_CONTROLS]; /* host transport */
     rf_page page[RF_MAX_WORLD];
     kernel *first[RF_MAX_WORLD],
         *last[RF_MAX_WORLD]; /* streams; the first may be running, and the second */
     flight *flights;
     size_t n_flights, room;
+    uint64_t serial; /* of the last store */
     uint32_t weight[RF_MAX_WORLD];
     ucontext_t scheduler;
     fibre *current;
@@ -59,19 +66,47 @@ uint32_t machine_random(machine *m, uint32_t below)
     return (uint32_t)((m->random >> 20) % below);
 }
 
+static uint32_t controls(const machine *m)
+{
+    return m->config.host ? RF_HOST_CONTROLS : 1;
+}
+
+static rf_control *control(const machine *m, uint32_t rank)
+{
+    return m->config.host ? (rf_control *)(uintptr_t)m->controls[rank]
+                          : (rf_control *)(void *)m->region[rank];
+}
+
+/* Tags of wire e12 as the calls before `epoch` have left them, which were all as small as can be.
+ */
+static void tag_slots(machine *m, uint32_t rank)
+{
+    uint64_t n = m->config.slot_bytes / 16, epoch = m->config.epoch;
+    for (uint64_t e = epoch - (epoch < 2 * n ? epoch : 2 * n); e < epoch; e++) {
+        unsigned char *slot = m->region[rank] + RF_REGION_HEADER + e % 2 * m->config.slot_bytes;
+        ((rf_pack16 *)(void *)slot)[e / 2 % n].w[3] = (uint32_t)(e + 1) & m->config.tag_mask;
+    }
+}
+
 machine *machine_create(const machine_config *config)
 {
     machine *m = calloc(1, sizeof *m);
     m->config = *config;
     m->random = config->seed * 0x9e3779b97f4a7c15u + 0x1234567;
-    m->region_bytes = RF_REGION_HEADER + RF_SLOTS * config->slot_bytes;
+    m->region_bytes = config->host ? RF_HOST_REGION_BYTES(config->slot_bytes)
+                                   : RF_REGION_HEADER + RF_SLOTS * config->slot_bytes;
     for (uint32_t r = 0; r < config->world; r++) {
         m->region[r] = aligned_alloc(4096, (m->region_bytes + 4095) / 4096 * 4096);
-        memset(m->region[r], 0, RF_REGION_HEADER);
-        memset(m->region[r] + RF_REGION_HEADER, 0xff, RF_SLOTS * config->slot_bytes);
-        rf_control *control = (rf_control *)(void *)m->region[r];
-        control->epoch = config->epoch;
-        control->generation = 1;
+        memset(m->region[r], 0, m->region_bytes);
+        if (config->host) {
+            tag_slots(m, r);
+        } else {
+            memset(m->region[r] + RF_REGION_HEADER, 0xff, RF_SLOTS * config->slot_bytes);
+        }
+        for (uint32_t i = 0; i < controls(m); i++) {
+            control(m, r)[i].epoch = config->epoch;
+            control(m, r)[i].generation = 1;
+        }
         m->weight[r] = 1;
     }
     return m;
@@ -109,11 +144,11 @@ void machine_launch(machine *m, uint32_t rank, machine_kernel entry, uint32_t gr
     for (uint32_t r = 0; r < m->config.world; r++) {
         k->params.peer[r] = m->region[r];
     }
-    k->params.control = (rf_control *)(void *)m->region[rank];
-    k->params.controls = 1;
+    k->params.control = control(m, rank);
+    k->params.controls = controls(m);
     k->params.rank = rank;
     k->params.grid = grid;
-    k->params.slot_bytes = m->config.flaw == FLAW_ONE_SLOT ? 0 : m->config.slot_bytes;
+    k->params.slot_bytes = m->config.slot_bytes;
     k->params.generation = 1;
     k->params.deadline_ns = UINT64_MAX / 4;
     k->params.host_ctx = &m->page[rank];
@@ -191,8 +226,14 @@ static void barrier_release(kernel *k, uint32_t block)
             return;
         }
     }
+    int holds = 0;
+    for (uint32_t i = 0; i < k->threads; i++) {
+        holds |= f[i].state == AT_BARRIER && f[i].holds;
+    }
     for (uint32_t i = 0; i < k->threads; i++) {
         f[i].state = f[i].state == AT_BARRIER ? RUNNABLE : f[i].state;
+        f[i].holds = holds;
+        f[i].seen = running->serial;
     }
 }
 
@@ -213,7 +254,7 @@ static void deliver(machine *m, size_t i)
         }
     }
     flight *f = &m->flights[i];
-    *f->at = f->word;
+    memcpy(f->at, f->word, f->words * sizeof *f->word);
     if (f->kernel) {
         f->kernel->in_flight--;
     }
@@ -272,12 +313,17 @@ int machine_run(machine *m)
 int machine_region_is_clean(const machine *m, uint32_t rank)
 {
     const unsigned char *slots = m->region[rank] + RF_REGION_HEADER;
-    for (size_t i = 0; i < RF_SLOTS * m->config.slot_bytes; i++) {
+    for (size_t i = 0; i < RF_SLOTS * m->config.slot_bytes && !m->config.host; i++) {
         if (slots[i] != 0xff) {
             return 0;
         }
     }
-    return ((const rf_control *)(const void *)m->region[rank])->busy == 0;
+    for (uint32_t i = 0; i < controls(m); i++) {
+        if (control(m, rank)[i].busy) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 const rf_page *machine_page(const machine *m, uint32_t rank)
@@ -310,26 +356,97 @@ uint32_t machine_load(const uint32_t *at)
     return *(const volatile uint32_t *)at;
 }
 
-/* Words of a region linger; the caller's tensors have one reader. */
-void machine_store(uint32_t *at, uint32_t word)
+static int lies_in(const void *at, const void *from, size_t bytes)
 {
-    machine *m = running;
+    return (uintptr_t)at >= (uintptr_t)from && (uintptr_t)at < (uintptr_t)from + bytes;
+}
+
+/* Whose memory is it? The world, if it is the caller's, which has one reader. */
+static uint32_t owner_of(const machine *m, const void *at)
+{
     for (uint32_t r = 0; r < m->config.world; r++) {
-        unsigned char *p = (unsigned char *)at;
-        if (p >= m->region[r] && p < m->region[r] + m->region_bytes) {
-            if (m->n_flights == m->room) {
-                m->room = m->room ? 2 * m->room : 256;
-                m->flights = realloc(m->flights, m->room * sizeof *m->flights);
-            }
-            kernel *own = r == m->current->kernel->rank ? m->current->kernel : NULL;
-            m->flights[m->n_flights++] = (flight){at, word, r, own};
-            if (own) {
-                own->in_flight++;
-            }
-            return;
+        if (lies_in(at, m->region[r], m->region_bytes) ||
+            lies_in(at, m->controls[r], sizeof m->controls[r])) {
+            return r;
         }
     }
-    *at = word;
+    return m->config.world;
+}
+
+static void store(uint32_t *at, const uint32_t *word, uint32_t words)
+{
+    machine *m = running;
+    const fibre *me = m->current;
+    uint32_t rank = owner_of(m, at);
+    if (rank == m->config.world) {
+        memcpy(at, word, words * sizeof *word);
+        return;
+    }
+    if (m->n_flights == m->room) {
+        m->room = m->room ? 2 * m->room : 256;
+        m->flights = realloc(m->flights, m->room * sizeof *m->flights);
+    }
+    kernel *own = rank == me->kernel->rank ? me->kernel : NULL;
+    flight *f = &m->flights[m->n_flights++];
+    *f = (flight){.at = at, .words = words, .rank = rank, .serial = ++m->serial, .kernel = own};
+    f->block = me->block, f->thread = me->thread;
+    memcpy(f->word, word, words * sizeof *word);
+    if (own) {
+        own->in_flight++;
+    }
+}
+
+/* Words of a region linger. */
+void machine_store(uint32_t *at, uint32_t word)
+{
+    store(at, &word, 1);
+}
+
+static int is_single(const void *at)
+{
+    const machine *m = running;
+    uint32_t rank = owner_of(m, at);
+    return m->config.host && m->config.flaw != FLAW_TEARING && rank < m->config.world &&
+           lies_in(at, m->region[rank], RF_HOST_RING_AT(m->config.slot_bytes));
+}
+
+int machine_load16(const void *at, rf_pack16 *v)
+{
+    if (!is_single(at)) {
+        return 0;
+    }
+    memcpy(v, at, sizeof *v);
+    return 1;
+}
+
+int machine_store16(void *at, rf_pack16 v)
+{
+    if (!is_single(at)) {
+        return 0;
+    }
+    store(at, v.w, 4);
+    return 1;
+}
+
+void machine_fence(void)
+{
+    machine *m = running;
+    const fibre *me = m->current;
+    for (size_t i = 0; i < m->n_flights && m->config.flaw != FLAW_NO_FENCE;) {
+        const flight *f = &m->flights[i];
+        if (f->kernel == me->kernel && f->block == me->block &&
+            (f->serial <= me->seen || f->thread == me->thread)) {
+            deliver(m, i);
+        } else {
+            i++;
+        }
+    }
+}
+
+void machine_store_u64(void *at, uint64_t v)
+{
+    uint32_t word[2] = {(uint32_t)v, (uint32_t)(v >> 32)};
+    store(at, word, 2);
 }
 
 void machine_store_now(uint32_t *at, uint32_t word)
@@ -337,10 +454,12 @@ void machine_store_now(uint32_t *at, uint32_t word)
     *(volatile uint32_t *)at = word;
 }
 
-void machine_barrier(void)
+int machine_barrier(int holds)
 {
     running->current->state = AT_BARRIER;
+    running->current->holds = holds;
     machine_step();
+    return running->current->holds;
 }
 
 void machine_wait(void)
@@ -365,4 +484,14 @@ uint64_t machine_time(void)
 machine_flaw machine_flawed(void)
 {
     return running->config.flaw;
+}
+
+uint32_t machine_slots(void)
+{
+    return running->config.flaw == FLAW_ONE_SLOT ? 1 : 2;
+}
+
+uint32_t machine_tag_mask(void)
+{
+    return running->config.flaw == FLAW_NO_TAG ? 0 : running->config.tag_mask;
 }

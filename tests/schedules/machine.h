@@ -1,12 +1,20 @@
 /* A machine of a few GPUs, small enough to try every order: the threads of a kernel are fibres, one
  * runs at a time, and a seeded scheduler decides at each access who goes on. Words stored to a
  * region linger and arrive one by one, in any order but that of one address; stores of a kernel to
- * its own region have arrived when the kernel ends, stores to peers may take longer. Wide accesses
- * are four words. The same seed gives the same run. */
+ * its own region have arrived when the kernel ends, or when a thread fences that knows of them by a
+ * barrier; stores to peers may take longer. Wide accesses are four words, but for those to slots of
+ * host memory. The same seed gives the same run. */
 #ifndef RANKFOLD_TESTS_MACHINE_H
 #define RANKFOLD_TESTS_MACHINE_H
 
 #include "abi.h"
+
+/* Smaller than the real ones, so that little goes a long way. */
+#undef RF_RING_DATA_BYTES
+#define RF_RING_DATA_BYTES 8192u
+#undef RF_RING_LANES
+#define RF_RING_LANES 4
+#define RF_WARP       RF_MAX_WORLD
 
 typedef struct __attribute__((aligned(16))) rf_pack16 {
     uint32_t w[4];
@@ -17,17 +25,24 @@ typedef void (*machine_kernel)(rf_params params);
 /* What the machine may get wrong on purpose: each has to be found by some seed. */
 typedef enum machine_flaw {
     FLAW_NONE,
-    FLAW_ONE_SLOT,    /* both slots are one */
+    FLAW_ONE_SLOT,    /* both slots are one, both halves of the ring too */
     FLAW_BLOCK_EPOCH, /* every block advances the epoch, not the last one */
     FLAW_NO_WAIT,     /* dependent kernels do not wait for the one before */
-    FLAW_NO_REARM     /* what was read is not re-armed */
+    FLAW_NO_REARM,    /* what was read is not re-armed */
+    FLAW_TEARING,     /* wide accesses to host memory are four words too */
+    FLAW_NO_FENCE,    /* a fence does not wait for stores */
+    FLAW_NO_TAG,      /* wire e12: the tag is always the same */
+    FLAW_NO_UPKEEP,   /* wire e12: vectors that calls don't use keep their tags */
+    FLAW_WINDOW       /* ring: one chunk fewer than it needs */
 } machine_flaw;
 
 typedef struct machine_config {
     uint64_t seed;
     uint32_t world;
+    int host; /* regions are of the host transport */
     uint64_t slot_bytes;
-    uint64_t epoch; /* first epoch of every region */
+    uint64_t epoch;    /* first epoch of every region and family */
+    uint32_t tag_mask; /* wire e12: bits of the tag */
     machine_flaw flaw;
 } machine_config;
 
@@ -53,11 +68,18 @@ uint32_t machine_grid(void);
 void machine_step(void); /* somebody else may run now */
 uint32_t machine_load(const uint32_t *at);
 void machine_store(uint32_t *at, uint32_t word);
+/* Four words at once where the machine does that: 1, or 0 and nothing is done. */
+int machine_load16(const void *at, rf_pack16 *v);
+int machine_store16(void *at, rf_pack16 v);
 void machine_store_now(uint32_t *at, uint32_t word);
-void machine_barrier(void);
+void machine_store_u64(void *at, uint64_t v);
+int machine_barrier(int holds); /* of the block; does it hold for any of its threads? */
+void machine_fence(void);
 void machine_wait(void);
 void machine_trigger(void);
 uint64_t machine_time(void);
 machine_flaw machine_flawed(void);
+uint32_t machine_slots(void);
+uint32_t machine_tag_mask(void);
 
 #endif

@@ -1,9 +1,7 @@
 /* Seeded schedules of the CUDA templates on the small machine: every run has to give the oracle's
- * bits and leave clean regions; a machine with one of the flaws has to be caught. `schedules SEED`
- * replays one seed. Threads of a block: 2, so that a tensor of a few packs keeps several blocks
- * busy. */
-#define RF_SHARD_DTYPE 0
-#include "cuda/two_shot.cuh"
+ * bits and leave clean regions; a machine with one of the flaws has to be caught.
+ * `schedules peer_f32 SEED` replays one seed. */
+#include "kernels.h"
 
 #include "rankfold.h"
 
@@ -12,91 +10,118 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define THREADS   2
-#define MAX_CALLS 7
+#define MAX_CALLS 60
 #define MAX_COUNT 150
+#define ROOM      (4 * (MAX_COUNT + 4)) /* bytes of a tensor, not aligned for some */
 
-#define KERNELS(X, world)                                                                          \
-    X(os, world, p.rank, 1, 0)                                                                     \
-    X(os, world, p.rank, 2, 1) X(ts, world, p.rank, 1, 1) X(ts, world, p.rank, 2, 0)
-#define KERNEL(algo, world, rank, unroll, dependent)                                               \
-    static void algo##_w##world##_u##unroll(rf_params p)                                           \
-    {                                                                                              \
-        all_reduce_##algo(&p, world, rank, THREADS, unroll, dependent);                            \
-    }
-KERNELS(KERNEL, 2)
-KERNELS(KERNEL, 3)
-KERNELS(KERNEL, 4)
-KERNELS(KERNEL, 5)
+/* What a series of runs is made of. */
+typedef struct series {
+    const char *name;
+    const kernel_table *table;
+    uint32_t first, kernels; /* of the table's */
+    uint32_t runs, calls, count;
+    uint64_t slot_bytes; /* 0: as calls need */
+    uint32_t tag_mask;
+} series;
 
-#define ROW(algo, world, rank, unroll, dependent) {algo##_w##world##_u##unroll, dependent},
-static const struct entry {
-    machine_kernel kernel;
-    int dependent;
-} entries[4][4] = {{KERNELS(ROW, 2)}, {KERNELS(ROW, 3)}, {KERNELS(ROW, 4)}, {KERNELS(ROW, 5)}};
+#define ALL_TAGS 0xffffffffu
+static const series all_series[] = {
+    {"peer_f32", &kernels_peer_f32, 0, 4, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"peer_bf16", &kernels_peer_bf16, 0, 4, 200, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_f32", &kernels_host_f32, 0, 8, 600, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_bf16", &kernels_host_bf16, 0, 8, 400, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_f16", &kernels_host_f16, 0, 8, 300, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_e12", &kernels_host_f32, 0, KERNELS_E12, 400, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_ring", &kernels_host_f32, KERNELS_E12, 4, 400, 7, MAX_COUNT, 0, ALL_TAGS},
+    /* four vectors in a slot, tags that come round after 16 calls */
+    {"host_tags", &kernels_host_f32, 0, KERNELS_E12, 150, MAX_CALLS, 12, 64, 15},
+};
+#define N_SERIES (sizeof all_series / sizeof *all_series)
 
 typedef struct call {
-    float in[RF_MAX_WORLD][MAX_COUNT], out[RF_MAX_WORLD][MAX_COUNT], want[MAX_COUNT];
+    unsigned char in[RF_MAX_WORLD][ROOM] __attribute__((aligned(16)));
+    unsigned char out[RF_MAX_WORLD][ROOM] __attribute__((aligned(16)));
+    unsigned char want[ROOM];
     uint64_t count;
+    uint32_t offset; /* of the tensors from where they would be aligned */
     int in_place;
 } call;
 
 static call calls[MAX_CALLS];
 
+static unsigned char *result_of(call *c, uint32_t rank)
+{
+    return (c->in_place ? c->in[rank] : c->out[rank]) + c->offset;
+}
+
 /* Payload differs in every word of every call, so that a stale or foreign word shows; with all-ones
- * words among it. */
-static void call_fill(machine *m, call *c, uint32_t world)
+ * words among it, and in 16 bits every pattern. */
+static void call_fill(machine *m, call *c, const series *s, uint32_t world)
 {
     const void *in[RF_MAX_WORLD];
-    c->count = 1 + machine_random(m, machine_random(m, 2) ? 12 : MAX_COUNT - 4);
+    uint32_t bytes = (uint32_t)rf_dtype_size((rf_dtype)s->table->dtype);
+    uint32_t count = machine_random(m, 2) && s->count > 12 ? 12 : s->count;
+    c->count = 1 + machine_random(m, count);
     c->in_place = (int)machine_random(m, 2);
+    c->offset = machine_random(m, 4) ? 0 : bytes;
     for (uint32_t r = 0; r < world; r++) {
         for (uint64_t i = 0; i < c->count; i++) {
-            c->in[r][i] = (float)(1 + machine_random(m, 1u << 20)) / 64;
+            float f = (float)(1 + machine_random(m, 1u << 20)) / 64;
+            uint16_t half = (uint16_t)(1 + machine_random(m, 0xffff));
+            unsigned char *at = c->in[r] + c->offset + i * bytes;
+            memcpy(at, bytes == 4 ? (void *)&f : (void *)&half, bytes);
             if (machine_random(m, 20) == 0) {
-                memset(&c->in[r][i], 0xff, 4);
+                memset(at, 0xff, bytes);
             }
         }
-        in[r] = c->in[r];
+        in[r] = c->in[r] + c->offset;
     }
-    rf_oracle_all_reduce(in, c->want, c->count, RF_F32, (int)world);
+    rf_oracle_all_reduce(in, c->want, c->count, (rf_dtype)s->table->dtype, (int)world);
 }
 
 /* "" = all as it should be, else what was wrong. */
-static const char *run(uint64_t seed, machine_flaw flaw)
+static const char *run(const series *s, uint64_t seed, machine_flaw flaw)
 {
+    static const uint32_t worlds[] = {2, 3, 4, 5, 2, 3, 4, 8};
     static char wrong[160];
-    machine_config config = {.seed = seed, .world = 2 + (uint32_t)(seed % 4), .flaw = flaw};
-    config.slot_bytes = 2 * (MAX_COUNT * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)config.world / 2;
+    uint32_t world = worlds[seed % 8];
+    machine_config config = {.seed = seed, .world = world, .flaw = flaw};
+    config.host = s->table->host;
+    config.tag_mask = s->tag_mask;
+    config.slot_bytes = (MAX_COUNT * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)world;
     config.slot_bytes = (config.slot_bytes + 127) / 128 * 128;
+    config.slot_bytes = s->slot_bytes ? s->slot_bytes : config.slot_bytes;
     config.epoch = seed % 3 ? 0xfffffffdu : 0;
     machine *m = machine_create(&config);
-    uint32_t n = 3 + machine_random(m, MAX_CALLS - 2);
+    uint32_t n = s->calls / 2 + machine_random(m, s->calls / 2);
     wrong[0] = 0;
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t grid = 1 + machine_random(m, 3), which = machine_random(m, 4);
-        call_fill(m, &calls[k], config.world);
-        for (uint32_t r = 0; r < config.world; r++) {
-            float *out = calls[k].in_place ? calls[k].in[r] : calls[k].out[r];
-            rf_params p = {.in = calls[k].in[r], .out = out, .count = calls[k].count};
-            const struct entry *e = &entries[config.world - 2][which];
-            machine_launch(m, r, e->kernel, grid, THREADS, e->dependent, p);
+        uint32_t grid = 1 + machine_random(m, 3);
+        uint32_t which = s->first + machine_random(m, s->kernels);
+        const kernel_row *row = &s->table->row[world][which];
+        call_fill(m, &calls[k], s, world);
+        for (uint32_t r = 0; r < world; r++) {
+            rf_params p = {.in = calls[k].in[r] + calls[k].offset,
+                           .out = result_of(&calls[k], r),
+                           .count = calls[k].count};
+            machine_launch(m, r, row->kernel, grid, row->threads, row->dependent, p);
         }
     }
     int hang = machine_run(m);
     if (hang) {
-        snprintf(wrong, sizeof wrong, "seed %llu: hang", (unsigned long long)seed);
+        snprintf(wrong, sizeof wrong, "%s %llu: hang", s->name, (unsigned long long)seed);
     }
+    size_t bytes = rf_dtype_size((rf_dtype)s->table->dtype);
     for (uint32_t k = 0; k < n && !hang; k++) {
-        for (uint32_t r = 0; r < config.world; r++) {
-            const float *out = calls[k].in_place ? calls[k].in[r] : calls[k].out[r];
-            if (memcmp(out, calls[k].want, calls[k].count * 4) != 0) {
-                snprintf(wrong, sizeof wrong, "seed %llu: call %u on rank %u is wrong",
+        for (uint32_t r = 0; r < world; r++) {
+            if (memcmp(result_of(&calls[k], r), calls[k].want, calls[k].count * bytes) != 0) {
+                snprintf(wrong, sizeof wrong, "%s %llu: call %u on rank %u is wrong", s->name,
                          (unsigned long long)seed, k, r);
             }
             if (!machine_region_is_clean(m, r)) {
-                snprintf(wrong, sizeof wrong, "seed %llu: region of rank %u is left unclean",
+                snprintf(wrong, sizeof wrong, "%s %llu: region of rank %u is left unclean", s->name,
                          (unsigned long long)seed, r);
             }
         }
@@ -105,70 +130,90 @@ static const char *run(uint64_t seed, machine_flaw flaw)
     return wrong;
 }
 
-static uint64_t runs(void)
+static const series *series_of(const char *name)
 {
-    const char *n = getenv("RANKFOLD_SCHEDULES");
-    return n ? strtoull(n, NULL, 10) : 1500;
+    for (size_t i = 0; i < N_SERIES; i++) {
+        if (!strcmp(all_series[i].name, name)) {
+            return &all_series[i];
+        }
+    }
+    fprintf(stderr, "no series '%s'\n", name);
+    exit(2);
 }
 
-static void every_schedule_gives_the_sum(void **state)
+static uint64_t runs(const series *s)
 {
-    (void)state;
-    for (uint64_t seed = 1; seed <= runs(); seed++) {
-        const char *wrong = run(seed, FLAW_NONE);
+    const char *n = getenv("RANKFOLD_SCHEDULES"); /* times as many */
+    return s->runs * (n ? strtoull(n, NULL, 10) : 1);
+}
+
+static void gives_the_sum(void **state)
+{
+    const series *s = series_of(*state);
+    for (uint64_t seed = 1; seed <= runs(s); seed++) {
+        const char *wrong = run(s, seed, FLAW_NONE);
         if (wrong[0]) {
             fail_msg("%s", wrong);
         }
     }
 }
 
-static void is_found(machine_flaw flaw)
+typedef struct broken {
+    const char *series;
+    machine_flaw flaw;
+} broken;
+
+static void is_found(void **state)
 {
-    for (uint64_t seed = 1; seed <= runs(); seed++) {
-        if (run(seed, flaw)[0]) {
+    const broken *b = *state;
+    const series *s = series_of(b->series);
+    for (uint64_t seed = 1; seed <= runs(s); seed++) {
+        if (run(s, seed, b->flaw)[0]) {
             return;
         }
     }
-    fail_msg("%llu schedules did not show the flaw", (unsigned long long)runs());
+    fail_msg("%llu schedules did not show the flaw", (unsigned long long)runs(s));
 }
 
-static void one_slot_fewer_is_found(void **state)
-{
-    (void)state;
-    is_found(FLAW_ONE_SLOT);
-}
-
-static void an_epoch_per_block_is_found(void **state)
-{
-    (void)state;
-    is_found(FLAW_BLOCK_EPOCH);
-}
-
-static void a_push_before_the_wait_is_found(void **state)
-{
-    (void)state;
-    is_found(FLAW_NO_WAIT);
-}
-
-static void slots_left_as_they_are_are_found(void **state)
-{
-    (void)state;
-    is_found(FLAW_NO_REARM);
-}
+#define SUM(plan)                                                                                  \
+    {                                                                                              \
+        "every schedule of " plan " gives the sum", gives_the_sum, NULL, NULL, plan                \
+    }
+#define FOUND(what, plan, flaw)                                                                    \
+    {                                                                                              \
+        what " is found: " plan, is_found, NULL, NULL, &(broken)                                   \
+        {                                                                                          \
+            plan, flaw                                                                             \
+        }                                                                                          \
+    }
 
 int main(int argc, char **argv)
 {
-    if (argc == 2) {
-        const char *wrong = run(strtoull(argv[1], NULL, 10), FLAW_NONE);
+    if (argc == 3) {
+        const char *wrong = run(series_of(argv[1]), strtoull(argv[2], NULL, 10), FLAW_NONE);
         printf("%s\n", wrong[0] ? wrong : "ok");
         return wrong[0] != 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_schedule_gives_the_sum),
-        cmocka_unit_test(one_slot_fewer_is_found),
-        cmocka_unit_test(an_epoch_per_block_is_found),
-        cmocka_unit_test(a_push_before_the_wait_is_found),
-        cmocka_unit_test(slots_left_as_they_are_are_found),
+        SUM("peer_f32"),
+        SUM("peer_bf16"),
+        SUM("host_f32"),
+        SUM("host_bf16"),
+        SUM("host_f16"),
+        SUM("host_tags"),
+        FOUND("one slot fewer", "peer_f32", FLAW_ONE_SLOT),
+        FOUND("an epoch per block", "peer_f32", FLAW_BLOCK_EPOCH),
+        FOUND("a push before the wait", "peer_f32", FLAW_NO_WAIT),
+        FOUND("a slot left as it is", "peer_f32", FLAW_NO_REARM),
+        FOUND("one slot fewer", "host_e12", FLAW_ONE_SLOT),
+        FOUND("a store before the wait", "host_e12", FLAW_NO_WAIT),
+        FOUND("a vector that tears", "host_e12", FLAW_TEARING),
+        FOUND("a tag without epoch", "host_e12", FLAW_NO_TAG),
+        FOUND("a tag that came round", "host_tags", FLAW_NO_UPKEEP),
+        FOUND("one half", "host_ring", FLAW_ONE_SLOT),
+        FOUND("one chunk fewer", "host_ring", FLAW_WINDOW),
+        FOUND("a flag before its payload", "host_ring", FLAW_NO_FENCE),
+        FOUND("a store before the wait", "host_ring", FLAW_NO_WAIT),
     };
     return cmocka_run_group_tests_name("schedules", tests, NULL, NULL);
 }

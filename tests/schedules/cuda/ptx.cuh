@@ -4,7 +4,14 @@
 
 #include "machine.h"
 
+#include <math.h>
 #include <string.h>
+
+/* What the templates take from here where it is there. */
+#undef RF_SLOTS
+#define RF_SLOTS       machine_slots()
+#define RF_TAG_MASK    machine_tag_mask()
+#define RF_RING_WINDOW (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
 
 #define RF_DEVICE                static inline __attribute__((unused))
 #define RF_COLD                  static __attribute__((unused, noinline))
@@ -34,9 +41,21 @@ RF_DEVICE rf_pack16 load_plain(const void *at)
     return v;
 }
 
+RF_DEVICE rf_pack16 load_plain12(const void *at)
+{
+    rf_pack16 v = {{0, 0, 0, 0}};
+    machine_step();
+    memcpy(&v, at, 12);
+    return v;
+}
+
 RF_DEVICE rf_pack16 load_sys(const void *at)
 {
     rf_pack16 v;
+    machine_step();
+    if (machine_load16(at, &v)) {
+        return v;
+    }
     for (int i = 0; i < 4; i++) {
         machine_step();
         v.w[i] = machine_load((const uint32_t *)at + i);
@@ -55,9 +74,23 @@ RF_DEVICE void store_plain(void *at, rf_pack16 v)
     }
 }
 
+RF_DEVICE void store_plain12(void *at, rf_pack16 v)
+{
+    machine_step();
+    for (int i = 0; i < 3; i++) {
+        machine_store((uint32_t *)at + i, v.w[i]);
+    }
+}
+
 RF_DEVICE void store_sys(void *at, rf_pack16 v)
 {
     machine_step();
+    if (machine_flawed() == FLAW_NO_UPKEEP && !(v.w[0] | v.w[1] | v.w[2])) {
+        return;
+    }
+    if (machine_store16(at, v)) {
+        return;
+    }
     for (int i = 0; i < 4; i++) {
         machine_store((uint32_t *)at + i, v.w[i]);
     }
@@ -75,11 +108,18 @@ RF_DEVICE void store_word_sys(void *at, uint32_t v)
     machine_store_now(at, v);
 }
 
+RF_DEVICE uint64_t load_u64_sys(const void *at)
+{
+    uint64_t v;
+    machine_step();
+    memcpy(&v, at, sizeof v);
+    return v;
+}
+
 RF_DEVICE void store_u64_sys(void *at, uint64_t v)
 {
     machine_step();
-    machine_store(at, (uint32_t)v);
-    machine_store((uint32_t *)at + 1, (uint32_t)(v >> 32));
+    machine_store_u64(at, v);
 }
 
 RF_DEVICE uint32_t increment_gpu(void *at, uint32_t limit)
@@ -102,10 +142,21 @@ RF_DEVICE uint32_t exchange_if_gpu(void *at, uint32_t expected, uint32_t v)
 
 RF_DEVICE void block_barrier(void)
 {
-    machine_barrier();
+    machine_barrier(0);
+}
+
+RF_DEVICE uint32_t block_any(uint32_t holds)
+{
+    return (uint32_t)machine_barrier((int)holds);
 }
 
 RF_DEVICE void fence_sys(void)
+{
+    machine_step();
+    machine_fence();
+}
+
+RF_DEVICE void fence_acquire_sys(void)
 {
     machine_step();
 }
@@ -139,6 +190,49 @@ RF_DEVICE uint32_t bits_of_float(float f)
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return f != f ? 0x7fffffffu : bits; /* the GPU's sums are canonical, the host's are not */
+}
+
+RF_DEVICE float float_of_f16(uint32_t low_half)
+{
+    uint32_t exponent = low_half >> 10 & 31, mantissa = low_half & 1023;
+    float f = exponent == 31  ? (mantissa ? NAN : INFINITY)
+              : exponent == 0 ? ldexpf((float)mantissa, -24)
+                              : ldexpf((float)(1024 + mantissa), (int)exponent - 25);
+    return low_half & 0x8000 ? -f : f;
+}
+
+RF_DEVICE uint32_t f16_of_float(float f)
+{
+    float size = fabsf(f);
+    uint32_t sign = signbit(f) ? 0x8000 : 0;
+    int exponent;
+    if (f != f) {
+        return 0x7fff;
+    }
+    if (size >= 65520) {
+        return sign | 0x7c00;
+    }
+    if (size < 0x1p-14f) {
+        return sign | (uint32_t)nearbyintf(ldexpf(size, 24));
+    }
+    size = ldexpf(frexpf(size, &exponent), 11); /* 1024 to 2048 */
+    return sign | ((uint32_t)(exponent + 13) * 1024 + (uint32_t)nearbyintf(size));
+}
+
+RF_DEVICE uint32_t f16x2_of_floats(float low, float high)
+{
+    return f16_of_float(low) | f16_of_float(high) << 16;
+}
+
+RF_DEVICE uint32_t bf16_of_float(float f)
+{
+    uint32_t bits = bits_of_float(f);
+    return f != f ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+RF_DEVICE uint32_t bf16x2_of_floats(float low, float high)
+{
+    return bf16_of_float(low) | bf16_of_float(high) << 16;
 }
 
 #endif

@@ -1,0 +1,277 @@
+/* Ring: large tensors through host memory, as raw payload in a buffer that stays in the last-level
+ * cache. A block is a lane: with the same block of every peer it goes through the lane's chunks, of
+ * which the buffer holds RF_RING_WINDOW at a time.
+ *
+ * Turn k of a lane, on every rank:
+ *     workers (all warps but two) store chunk k into the own region
+ *     block barrier k; before it the watcher has seen that every peer announced turn k - LAG
+ *     announcer (a thread): one fence, then the own flag says that turn k is done
+ *     workers read the peers' chunk k - LAG and sum it
+ *     two-shot only: workers read the peers' sums of chunk k - 2 LAG - 1
+ * So the posted stores of one chunk, the fence behind the one before and the reads of an older one
+ * go on at once, and the watcher polls ahead of the workers.
+ *
+ * One-shot: a chunk is a piece of the tensor, everybody reads everybody's. Two-shot: a chunk is a
+ * piece of every rank's part; of a rank's copy, owner o reads piece o, and piece `rank`, which
+ * nobody needs, becomes the sum. A turn that is announced says: chunk k is stored; so are sums up
+ * to chunk k - LAG - 1; chunks up to k - LAG - 1 are read, and sums up to chunk k - 2 LAG - 2.
+ *
+ * Window. Chunk c + WINDOW goes over chunk c in turn c + 2 LAG + 2, behind barrier c + 2 LAG + 1,
+ * which means that every peer has announced turn c + LAG + 1, hence has read chunk c. The sum of
+ * chunk c + WINDOW is stored LAG turns later and behind the barrier, when every peer has announced
+ * turn c + 2 LAG + 2, hence has read the sum of chunk c. So announcements are the only
+ * acknowledgement that is needed, and WINDOW = 2 LAG + 2 is the least.
+ *
+ * Calls. The two halves of the buffer alternate by the epoch, and as for slots (call.cuh) one call
+ * between is enough, whatever lanes and chunks the calls have: a rank begins call e + 2 after its
+ * call e + 1, in which it saw announcements that every peer made in its call e + 1, when its call
+ * e, with all reading, had ended. Flags stay in one place: they only grow, an announcement of a
+ * later call stands for all of the earlier ones, and 42 bits of epoch do not come round. */
+#ifndef RANKFOLD_CUDA_RING_CUH
+#define RANKFOLD_CUDA_RING_CUH
+
+#include "cuda/call.cuh"
+#include "cuda/tensor.cuh"
+
+#ifndef RF_WARP /* tests have smaller ones, and windows that are too small */
+#define RF_WARP 32
+#endif
+#define RF_RING_LAG 2
+#ifndef RF_RING_WINDOW
+#define RF_RING_WINDOW (2 * RF_RING_LAG + 2)
+#endif
+#define RF_RING_HALF       (RF_RING_DATA_BYTES / 2)
+#define RF_RING_SERVANTS   (2 * RF_WARP) /* threads: announcer's and watcher's warp */
+#define RF_RING_CHUNKS     4             /* that a lane should have at least */
+#define RF_RING_MAX_UNROLL 8
+
+typedef struct rf_ring {
+    rf_tensor t;
+    rf_turn turn;
+    uint32_t world, rank, unroll;
+    uint32_t parts; /* 1 = one-shot, world = two-shot */
+    uint32_t part;  /* packs of each, but the last ones */
+    uint32_t workers, worker;
+    uint32_t lanes, lane;
+    uint32_t rounds; /* packs of a piece that a worker handles, at most unroll */
+    uint32_t chunks; /* of this lane */
+} rf_ring;
+
+RF_DEVICE uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+RF_DEVICE uint32_t pieces(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* Lanes, and chunks so small that there are some for each lane and so large that all do for the
+ * tensor: the same on every rank. */
+RF_DEVICE void ring_divide(rf_ring *r)
+{
+    uint32_t room = RF_RING_HALF / 16 / (RF_RING_WINDOW * r->parts * r->workers); /* rounds */
+    r->part = pieces(r->t.packs, r->parts);
+    r->lanes = least(least(grid_size(), RF_RING_LANES), room);
+    r->rounds = least(r->unroll, room / r->lanes);
+    r->rounds = least(r->rounds, r->part / (RF_RING_CHUNKS * r->lanes * r->workers) + 1);
+    uint32_t all = pieces(r->part, r->rounds * r->workers);
+    r->chunks = all > r->lane && r->lane < r->lanes ? pieces(all - r->lane, r->lanes) : 0;
+}
+
+/* Index within a part of what the worker has of a chunk. */
+RF_DEVICE uint32_t ring_index(const rf_ring *r, uint32_t chunk, uint32_t u)
+{
+    return ((chunk * r->lanes + r->lane) * r->rounds + u) * r->workers + r->worker;
+}
+
+RF_DEVICE uint32_t ring_has(const rf_ring *r, uint32_t part, uint32_t u, uint32_t i)
+{
+    return u < r->rounds && i < r->part && part * r->part + i < r->t.packs;
+}
+
+/* The same in rank q's region. Workers next to each other have packs next to each other. */
+RF_DEVICE unsigned char *ring_at(const rf_ring *r, uint32_t q, uint32_t chunk, uint32_t part,
+                                 uint32_t u)
+{
+    uint32_t piece = (r->lane * RF_RING_WINDOW + chunk % RF_RING_WINDOW) * r->parts + part;
+    return r->t.p->peer[q] + RF_HOST_RING_AT(r->t.p->slot_bytes) + RF_RING_FLAGS_BYTES +
+           r->turn.slot * RF_RING_HALF +
+           (uint64_t)((piece * r->rounds + u) * r->workers + r->worker) * 16;
+}
+
+RF_DEVICE unsigned char *ring_flag_at(const rf_ring *r, uint32_t q)
+{
+    return r->t.p->peer[q] + RF_HOST_RING_AT(r->t.p->slot_bytes) + r->lane * sizeof(rf_ring_flag);
+}
+
+RF_DEVICE uint64_t ring_flag(const rf_ring *r, uint32_t turns)
+{
+    return (r->turn.epoch << RF_RING_TURN_BITS) + turns;
+}
+
+RF_DEVICE void ring_send(const rf_ring *r, uint32_t chunk)
+{
+    rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD];
+#pragma unroll
+    for (uint32_t u = 0; u < r->unroll; u++) {
+        uint32_t i = ring_index(r, chunk, u);
+#pragma unroll
+        for (uint32_t o = 0; o < r->parts; o++) {
+            if ((r->parts == 1 || o != r->rank) && ring_has(r, o, u, i)) {
+                v[u][o] = tensor_load(&r->t, o * r->part + i);
+            }
+        }
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < r->unroll; u++) {
+        uint32_t i = ring_index(r, chunk, u);
+#pragma unroll
+        for (uint32_t o = 0; o < r->parts; o++) {
+            if ((r->parts == 1 || o != r->rank) && ring_has(r, o, u, i)) {
+                store_sys(ring_at(r, r->rank, chunk, o, u), v[u][o]);
+            }
+        }
+    }
+}
+
+RF_DEVICE void ring_reduce(const rf_ring *r, uint32_t chunk)
+{
+    rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD], own[RF_RING_MAX_UNROLL];
+    uint32_t part = r->parts == 1 ? 0 : r->rank;
+#pragma unroll
+    for (uint32_t u = 0; u < r->unroll; u++) {
+        uint32_t i = ring_index(r, chunk, u);
+        if (ring_has(r, part, u, i)) {
+#pragma unroll
+            for (uint32_t q = 0; q < r->world; q++) {
+                if (q != r->rank) {
+                    v[u][q] = load_sys(ring_at(r, q, chunk, part, u));
+                }
+            }
+            own[u] = tensor_load(&r->t, part * r->part + i);
+        }
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < r->unroll; u++) {
+        uint32_t i = ring_index(r, chunk, u);
+        if (ring_has(r, part, u, i)) {
+            rf_pack16 sum = sum_of(r->world, r->rank, own[u], v[u]);
+            if (r->parts > 1) {
+                store_sys(ring_at(r, r->rank, chunk, part, u), sum);
+            }
+            tensor_store(&r->t, part * r->part + i, sum);
+        }
+    }
+}
+
+RF_DEVICE void ring_gather(const rf_ring *r, uint32_t chunk)
+{
+    rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD];
+#pragma unroll
+    for (uint32_t u = 0; u < r->unroll; u++) {
+        uint32_t i = ring_index(r, chunk, u);
+#pragma unroll
+        for (uint32_t o = 0; o < r->world; o++) {
+            if (o != r->rank && ring_has(r, o, u, i)) {
+                v[u][o] = load_sys(ring_at(r, o, chunk, o, u));
+            }
+        }
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < r->unroll; u++) {
+        uint32_t i = ring_index(r, chunk, u);
+#pragma unroll
+        for (uint32_t o = 0; o < r->world; o++) {
+            if (o != r->rank && ring_has(r, o, u, i)) {
+                tensor_store(&r->t, o * r->part + i, v[u][o]);
+            }
+        }
+    }
+}
+
+/* Each thread of the watcher's warp looks after one peer. Returns 0 when the call has failed. */
+RF_DEVICE uint32_t ring_watch(const rf_ring *r, uint32_t q, uint32_t turns, uint64_t *since)
+{
+    uint32_t polls = 0;
+    while (load_u64_sys(ring_flag_at(r, q)) < ring_flag(r, turns)) {
+        if (++polls % RF_CHECK_EVERY == 0) {
+            *since = look_up(r->t.p, r->rank, r->world, q, RF_STEP_ARRIVE, r->turn.epoch, *since);
+            if (*since == RF_GIVE_UP) {
+                return 0;
+            }
+        }
+    }
+    fence_acquire_sys();
+    return 1;
+}
+
+RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t threads,
+                    uint32_t unroll, uint32_t dependent, uint32_t parts)
+{
+    rf_ring r;
+    uint64_t since = 0;
+    rf_control *line = p->control + RF_CONTROL_RING;
+    uint32_t thread = thread_index();
+    uint32_t works = thread >= RF_RING_SERVANTS, announces = thread == 0;
+    uint32_t watches = thread >= RF_WARP && thread < RF_WARP + world && thread - RF_WARP != rank;
+    r.t = tensor_of(p, 16);
+    r.world = world, r.rank = rank, r.unroll = unroll, r.parts = parts;
+    r.workers = threads - RF_RING_SERVANTS, r.worker = thread - RF_RING_SERVANTS;
+    r.lane = block_index();
+    ring_divide(&r);
+    if (dependent) {
+        dependents_wait();
+    }
+    r.turn = enter(p, rank, world, line, load_sys(line));
+    if (!r.turn.ok) {
+        return;
+    }
+    if (dependent) {
+        dependents_launch();
+    }
+    arrive(&r.turn);
+    if (r.chunks == 0) {
+        return;
+    }
+    /* the last turn that somebody waits for, and the last one */
+    uint32_t announced = parts == 1 ? r.chunks - 1 : r.chunks + RF_RING_LAG;
+    uint32_t last = announced + RF_RING_LAG;
+    for (uint32_t k = 0; k <= last; k++) {
+        uint32_t failed = 0;
+        if (works && k < r.chunks) {
+            ring_send(&r, k);
+        }
+        if (watches && k >= RF_RING_LAG) {
+            failed = !ring_watch(&r, thread - RF_WARP, k - RF_RING_LAG + 1, &since);
+        }
+        if (block_any(failed)) {
+            return;
+        }
+        if (announces && k <= announced) {
+            fence_sys();
+            store_u64_sys(ring_flag_at(&r, rank), ring_flag(&r, k + 1));
+        }
+        if (works && k >= RF_RING_LAG && k - RF_RING_LAG < r.chunks) {
+            ring_reduce(&r, k - RF_RING_LAG);
+        }
+        if (works && parts > 1 && k > 2 * RF_RING_LAG) {
+            ring_gather(&r, k - 2 * RF_RING_LAG - 1);
+        }
+    }
+}
+
+RF_DEVICE void ring_os(const rf_params *p, uint32_t world, uint32_t rank, uint32_t threads,
+                       uint32_t unroll, uint32_t dependent)
+{
+    ring(p, world, rank, threads, unroll, dependent, 1);
+}
+
+RF_DEVICE void ring_ts(const rf_params *p, uint32_t world, uint32_t rank, uint32_t threads,
+                       uint32_t unroll, uint32_t dependent)
+{
+    ring(p, world, rank, threads, unroll, dependent, world);
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* What one-shot and two-shot have in common, whatever the wire: who has which packs of the tensor.
+ *
+ * A thread takes the packs first + u * threads of the grid, `unroll` at a time (a tile). One-shot:
+ * `part` is the whole tensor. Two-shot: rank o owns packs [o * part, (o + 1) * part); with fewer
+ * packs than ranks some own nothing, but all send and receive. */
+#ifndef RANKFOLD_CUDA_SHARES_CUH
+#define RANKFOLD_CUDA_SHARES_CUH
+
+#include "cuda/call.cuh"
+#include "cuda/tensor.cuh"
+
+#define RF_MAX_UNROLL 8
+
+typedef struct rf_tile {
+    rf_pack16 v[RF_MAX_UNROLL];
+} rf_tile;
+
+typedef struct rf_shares {
+    rf_tensor t;
+    rf_turn turn;
+    uint32_t part, stride, world, rank, unroll;
+} rf_shares;
+
+/* What a rank waits for. */
+typedef enum rf_box {
+    RF_BOX_WHOLE, /* one-shot: packs of another's tensor */
+    RF_BOX_PART,  /* two-shot: another's packs of the own part */
+    RF_BOX_SUM    /* two-shot: sums of an owner */
+} rf_box;
+
+/* k-th rank after this one: all start at another port. */
+RF_DEVICE uint32_t after(const rf_shares *s, uint32_t k)
+{
+    return s->rank + k < s->world ? s->rank + k : s->rank + k - s->world;
+}
+
+/* Is index i of owner o's part a pack of the tensor? */
+RF_DEVICE uint32_t has_pack(const rf_shares *s, uint32_t owner, uint32_t i)
+{
+    return i < s->part && owner * s->part + i < s->t.packs;
+}
+
+/* Does this rank expect something at index i from rank q? */
+RF_DEVICE uint32_t expects(const rf_shares *s, rf_box box, uint32_t q, uint32_t i)
+{
+    if (q == s->rank) {
+        return 0;
+    }
+    if (box == RF_BOX_WHOLE) {
+        return i < s->part;
+    }
+    return has_pack(s, box == RF_BOX_PART ? s->rank : q, i);
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* Wire e12, in host memory: a vector of 16 bytes is 12 bytes of the tensor and the call's tag, the
+ * epoch's low word + 1. A rank stores into its own region, once for all peers, and they poll it
+ * there; the own region is never read. Relies on single 16-byte accesses, which host memory has.
+ * Nothing is re-armed.
+ *
+ * Vector i belongs to pack i of the tensor, whatever the algorithm: in a two-shot the owner's
+ * vectors of its own part, which nobody needs, hold the sums. Threads next to each other store
+ * vectors next to each other, and parts begin on whole lines: the bus carries whole lines.
+ *
+ * Tags come round after 2^32 calls, so no vector may be left that carries one so old. Of calls
+ * that use a slot, the k-th gives vector k mod n of the n in it the current tag: inside the call's
+ * extent by the payload, outside by wire_upkeep. So every vector is younger than 4 n calls (twice n
+ * for the two slots, twice more where the count of calls wraps), which is far less than 2^32; that
+ * goes for cleared ones too, whose 0 is the tag of the epoch 2^32 - 1. Nobody reads a vector
+ * outside the call's extent, nor, with two slots, is anybody still reading it for an earlier call.
+ * Stores of one call to a vector come before those of a later one: a kernel's stores are complete
+ * when it ends. */
+#ifndef RANKFOLD_CUDA_WIRE_E12_CUH
+#define RANKFOLD_CUDA_WIRE_E12_CUH
+
+#include "cuda/shares.cuh"
+
+#define RF_WIRE_PACK_BYTES 12
+#define RF_WIRE_PART_PACKS 8 /* a part is a multiple of it: RF_LINE bytes of vectors */
+
+#ifndef RF_TAG_MASK /* tests let tags come round sooner */
+#define RF_TAG_MASK 0xffffffffu
+#endif
+
+RF_DEVICE uint32_t tag_of(const rf_shares *s)
+{
+    return ((uint32_t)s->turn.epoch + 1) & RF_TAG_MASK;
+}
+
+RF_DEVICE unsigned char *vector_at(const rf_shares *s, uint32_t where, uint32_t pack)
+{
+    return s->t.p->peer[where] + RF_REGION_HEADER + s->turn.slot * s->t.p->slot_bytes +
+           (uint64_t)pack * 16;
+}
+
+/* Where rank q's pack of a box appears. */
+RF_DEVICE unsigned char *wire_at(const rf_shares *s, rf_box box, uint32_t q, uint32_t i)
+{
+    uint32_t owner = box == RF_BOX_WHOLE ? 0 : box == RF_BOX_PART ? s->rank : q;
+    return vector_at(s, q, owner * s->part + i);
+}
+
+/* What travels for v. */
+RF_DEVICE rf_pack16 wire_seal(const rf_shares *s, rf_pack16 v)
+{
+    v.w[3] = tag_of(s);
+    return v;
+}
+
+RF_DEVICE void wire_send_part(const rf_shares *s, uint32_t owner, uint32_t i, rf_pack16 v)
+{
+    store_sys(vector_at(s, s->rank, owner * s->part + i), v);
+}
+
+/* To all others; box is RF_BOX_WHOLE or RF_BOX_SUM. */
+RF_DEVICE void wire_send_all(const rf_shares *s, rf_box box, uint32_t i, rf_pack16 v)
+{
+    store_sys(wire_at(s, box, s->rank, i), v);
+}
+
+RF_DEVICE uint32_t wire_is_ready(const rf_shares *s, rf_pack16 v)
+{
+    return v.w[3] == tag_of(s);
+}
+
+/* Is v, as read, worth another look? What has come is not sent over the bus again. */
+RF_DEVICE uint32_t wire_looks_again(const rf_shares *s, rf_pack16 v)
+{
+    return !wire_is_ready(s, v);
+}
+
+/* Behind the reading of a pack. */
+RF_DEVICE void wire_taken(const rf_shares *s, rf_box box, uint32_t q, uint32_t i)
+{
+    (void)s, (void)box, (void)q, (void)i;
+}
+
+/* Once in a call. */
+RF_DEVICE void wire_upkeep(const rf_shares *s)
+{
+    if (block_index() == grid_size() - 1 && thread_index() == 0) {
+        uint32_t i = (uint32_t)(s->turn.epoch / RF_SLOTS) % (uint32_t)(s->t.p->slot_bytes / 16);
+        if (i >= s->t.packs) {
+            rf_pack16 v = {{0, 0, 0, tag_of(s)}};
+            store_sys(vector_at(s, s->rank, i), v);
+        }
+    }
+}
+
+#endif

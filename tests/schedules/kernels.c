@@ -1,0 +1,53 @@
+/* -DTABLE=kernels_..., -DRF_SHARD_DTYPE=..., -DHOST=0 or 1. */
+#if HOST
+#include "cuda/wire_e12.cuh"
+#else
+#include "cuda/wire_nan.cuh"
+#endif
+#include "cuda/one_shot.cuh"
+#include "cuda/two_shot.cuh"
+#if HOST
+#include "cuda/ring.cuh"
+#endif
+
+#include "kernels.h"
+
+#if HOST
+#define RING_THREADS (RF_RING_SERVANTS + THREADS)
+#define RING(X, world)                                                                             \
+    X(ring_os, world, 1, 0, RING_THREADS)                                                          \
+    X(ring_os, world, 2, 1, RING_THREADS)                                                          \
+    X(ring_ts, world, 1, 1, RING_THREADS) X(ring_ts, world, 2, 0, RING_THREADS)
+#else
+#define RING(X, world)
+#endif
+#define ALL(X, world)                                                                              \
+    X(all_reduce_os, world, 1, 0, THREADS)                                                         \
+    X(all_reduce_os, world, 2, 1, THREADS)                                                         \
+    X(all_reduce_ts, world, 1, 1, THREADS)                                                         \
+    X(all_reduce_ts, world, 2, 0, THREADS)                                                         \
+    RING(X, world)
+
+#define KERNEL(name, world, unroll, dependent, threads)                                            \
+    static void name##_w##world##_u##unroll(rf_params p)                                           \
+    {                                                                                              \
+        name(&p, world, p.rank, threads, unroll, dependent);                                       \
+    }
+ALL(KERNEL, 2)
+ALL(KERNEL, 3)
+ALL(KERNEL, 4)
+ALL(KERNEL, 5)
+ALL(KERNEL, 8)
+
+#define ROW(name, world, unroll, dependent, threads)                                               \
+    {name##_w##world##_u##unroll, threads, dependent},
+const kernel_table TABLE = {
+    HOST,
+    RF_SHARD_DTYPE,
+    HOST ? 8 : 4,
+    {[2] = {ALL(ROW, 2)},
+     [3] = {ALL(ROW, 3)},
+     [4] = {ALL(ROW, 4)},
+     [5] = {ALL(ROW, 5)},
+     [8] = {ALL(ROW, 8)}},
+};
