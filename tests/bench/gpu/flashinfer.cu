@@ -21,6 +21,8 @@ extern "C" int fi_alloc(uint64_t bytes, void **out, char handle[64])
     if (e == cudaSuccess)
         e = cudaMemset(*out, 0, bytes);
     if (e == cudaSuccess)
+        e = cudaDeviceSynchronize(); /* before a peer writes there */
+    if (e == cudaSuccess)
         e = cudaIpcGetMemHandle((cudaIpcMemHandle_t *)handle, *out);
     return e;
 }
