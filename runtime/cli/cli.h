@@ -76,8 +76,11 @@ int rf_cli_parse(const rf_cli_syntax *syntax, int argc, char **argv, int *rest);
 
 /* ---- messages (terminal.c) ---- */
 
-/* One line on stderr, "rankfold: ...". Of ranks that this program started, all but rank 0 hand it
- * to the parent, which shows what rank 0 did not say already. */
+/* Makes control characters (in UTF-8 those from 0x80 on too) question marks: what a file says must
+ * not drive the terminal. */
+void rf_cli_defuse(char *text);
+/* One line on stderr, "rankfold: ...", defused. Of ranks that this program started, all but rank 0
+ * hand it to the parent, which shows what rank 0 did not say already. */
 void rf_cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a library error; returns RF_CLI_FAILURE. */
 int rf_cli_failed(const char *what, const rf_error *err);
@@ -141,6 +144,9 @@ void rf_cli_shapes_free(rf_cli_shapes *s);
 /* One shape, "bf16:16x4096" or "f32:4096", with ":graph" or ":eager" behind it if wanted: 1 = read.
  */
 int rf_cli_shape_parse(const char *text, rf_shape *out);
+/* May a tensor be so large? 0 = no, which was said. All that follows may multiply rows by hidden.
+ */
+int rf_cli_shape_fits(const rf_shape *shape);
 /* The same text back, at most RF_CLI_SHAPE characters. */
 #define RF_CLI_SHAPE 64
 const char *rf_cli_shape_text(const rf_shape *shape, char out[RF_CLI_SHAPE]);

@@ -38,7 +38,7 @@ static const char *shipped_database(void)
 
 const char *rf_cli_grid_unit(const char *variant)
 {
-    return strstr(variant, "_peer_") ? "blocks" : "KiB steps";
+    return strstr(variant, "_cpu_") ? "KiB steps" : "blocks";
 }
 
 static size_t packs_of(rf_backend_kind backend, const rf_pack *packs[MAX_PACKS])

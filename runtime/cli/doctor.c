@@ -12,6 +12,7 @@
 
 #include "cli/cli.h"
 #include "cli/database.h"
+#include "cli/devices.h"
 
 #define FINDING 600
 
@@ -49,26 +50,14 @@ static void cpu_model(char *out, size_t size)
         fclose(f);
 }
 
-static const char *isa(void)
-{
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f"))
-        return "AVX-512F";
-    if (__builtin_cpu_supports("avx2"))
-        return "AVX2";
-#endif
-    return "scalar";
-}
-
 static int check_cpu(const job *j, char *out)
 {
-    char model[128];
+    char model[128], isa[24];
     cpu_set_t set;
     (void)j;
     cpu_model(model, sizeof model);
     int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    snprintf(out, FINDING, "%s, %d usable, %s", model, n, isa());
+    snprintf(out, FINDING, "%s, %d usable, %s", model, n, rf_cli_cpu_isa(isa, sizeof isa));
     return 1;
 }
 
@@ -145,7 +134,10 @@ static int check_database(const job *j, char *out)
     }
     if (rc != RF_OK)
         snprintf(out, FINDING, "%s%s", err.text,
-                 rc == RF_E_DB_ABSENT ? "; `rankfold tune` will make one" : "");
+                 rc != RF_E_DB_ABSENT ? ""
+                 : j->setup.backend == RF_BACKEND_CUDA
+                     ? "; `rankfold tune --backend cuda` will make one"
+                     : "; `rankfold tune` will make one");
     return rc == RF_OK || rc == RF_E_DB_ABSENT;
 }
 
@@ -157,13 +149,19 @@ static const struct {
     {"sockets", check_sockets}, {"packs", check_packs}, {"database", check_database},
 };
 
+static void print_finding(int ok, const char *name, char *finding)
+{
+    rf_cli_defuse(finding);
+    printf("%s %-9s %s\n", rf_cli_mark(ok), name, finding);
+}
+
 static int check_here(const job *j)
 {
     int broken = 0;
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         char finding[FINDING] = "";
         int ok = checks[i].check(j, finding);
-        printf("%s %-9s %s\n", rf_cli_mark(ok), checks[i].name, finding);
+        print_finding(ok, checks[i].name, finding);
         broken |= !ok;
     }
     return broken;
@@ -176,6 +174,7 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
+    rf_cli_defuse(plan.reason);
     printf("%s   %-18s %8s  %s, %u %s\n%14s%s%s%s\n", rf_cli_mark(verdict == RF_OK),
            rf_cli_shape_text(s, shape), rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes),
            plan.fallback ? "the caller's own collective" : plan.variant, plan.grid,
@@ -183,11 +182,22 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
            verdict == RF_OK ? plan.reason : rf_strerror(verdict), rf_cli_style_of(RF_CLI_PLAIN));
 }
 
+/* Said by rank 0, since whoever started the CUDA driver may not fork ranks. No GPU is no fault
+ * where none was asked for. */
+static void print_gpus(const job *j)
+{
+    char finding[FINDING] = "";
+    int found = rf_cli_gpus(finding, sizeof finding);
+    print_finding(found || j->setup.backend != RF_BACKEND_CUDA, "gpus", finding);
+}
+
 static int rank(const rf_bootstrap *boot, void *ctx)
 {
     job *j = ctx;
     rf_cli_comm c;
     rf_error err = {0};
+    if (boot->rank == 0)
+        print_gpus(j);
     j->setup.capacity_bytes = rf_cli_shapes_largest(&j->shapes);
     j->setup.store_flags = RF_STORE_READ;
     if (rf_cli_comm_open(&j->setup, boot, &c))

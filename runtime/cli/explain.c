@@ -26,11 +26,20 @@ typedef struct listing {
     int all;
 } listing;
 
+static void copy(sqlite3_stmt *row, int column, char *out, size_t size)
+{
+    snprintf(out, size, "%s", rf_cli_column(row, column));
+    rf_cli_defuse(out);
+}
+
 static void print_candidate(void *ctx, sqlite3_stmt *row)
 {
     listing *l = ctx;
-    const char *hw = rf_cli_column(row, 6), *outcome = rf_cli_column(row, 2);
+    char hw[RFI_HEX], outcome[24], variant[128];
     double median = sqlite3_column_double(row, 4);
+    copy(row, 6, hw, sizeof hw);
+    copy(row, 2, outcome, sizeof outcome);
+    copy(row, 0, variant, sizeof variant);
     if (strcmp(l->hw, hw) != 0) {
         snprintf(l->hw, sizeof l->hw, "%s", hw);
         printf("\ncandidates, measured on hardware %.8s:\n", hw);
@@ -40,8 +49,7 @@ static void print_candidate(void *ctx, sqlite3_stmt *row)
         l->hidden++;
         return;
     }
-    printf("  %-48s %5d %s  ", rf_cli_column(row, 0), sqlite3_column_int(row, 1),
-           rf_cli_grid_unit(rf_cli_column(row, 0)));
+    printf("  %-48s %5d %s  ", variant, sqlite3_column_int(row, 1), rf_cli_grid_unit(variant));
     if (median > 0)
         printf("%10.2f us  +-%-8.2f %5.2fx", median, sqlite3_column_double(row, 5),
                l->best > 0 ? median / l->best : 1);
@@ -69,7 +77,8 @@ static int print_candidates(const job *j, int world)
         rfi_db_close(&db);
     }
     if (rc == RF_E_DB_ABSENT) {
-        puts("\nno candidates: there is no tactic database yet; run rankfold tune");
+        printf("\nno candidates: there is no tactic database yet; run rankfold tune%s\n",
+               j->setup.backend == RF_BACKEND_CUDA ? " --backend cuda" : "");
         return RF_CLI_OK;
     }
     if (rc != RF_OK)
@@ -92,6 +101,7 @@ static void print_plan(const rf_comm *comm, const rf_shape *s)
            plan.fallback ? "fall back to the caller's own collective" : plan.variant,
            rf_cli_style_of(RF_CLI_PLAIN), plan.grid, rf_cli_grid_unit(plan.variant));
     printf("  rung    %d: %s\n", (int)plan.rung, rf_rung_text(plan.rung));
+    rf_cli_defuse(plan.reason);
     printf("  reason  %s\n", plan.reason);
     if (plan.median_us > 0)
         printf("  median  %.2f us\n", plan.median_us);
@@ -141,5 +151,7 @@ int rf_cli_explain(int argc, char **argv)
         rf_cli_error("explain: found '%s', expected a shape such as bf16:16x4096", argv[rest]);
         return RF_CLI_USAGE;
     }
+    if (!rf_cli_shape_fits(&j.shape))
+        return RF_CLI_USAGE;
     return rf_cli_world(n, rank, &j);
 }

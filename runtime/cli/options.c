@@ -113,7 +113,7 @@ int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
     longs[s->n] = (struct option){"help", no_argument, NULL, 'h'};
     optind = 0; /* GNU: start anew */
     for (;;) {
-        int at = optind ? optind : 1, c = getopt_long(argc, argv, shorts, longs, NULL);
+        int c = getopt_long(argc, argv, shorts, longs, NULL);
         if (c == -1)
             break;
         if (c == 'h') {
@@ -121,8 +121,10 @@ int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
             return RF_CLI_OK;
         }
         if (c == '?' || c == ':') {
+            const char letter[] = {'-', (char)optopt, 0}; /* 0 or from 256 on: a long option */
             rf_cli_error("%s: %s '%s'", s->command,
-                         c == ':' ? "a value is missing behind" : "unknown option", argv[at]);
+                         c == ':' ? "a value is missing behind" : "unknown option",
+                         optopt > 0 && optopt < 256 ? letter : argv[optind - 1]);
             return usage(s);
         }
         const rf_cli_option *o = s->options;

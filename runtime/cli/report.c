@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +23,37 @@ typedef struct report {
     rfi_db db;
     char folder[256]; /* temporary, for gnuplot */
     rf_error err;
-    rf_result rc; /* first failure */
+    rf_result rc;         /* first failure */
+    sigset_t usual, held; /* signals that are blocked as ever, and that are now */
 } report;
+
+/* ---- Ctrl-C: signals that would end us wait until nothing is left to remove ---- */
+
+static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
+#define N_ENDINGS (sizeof endings / sizeof *endings)
+
+static void hold_signals(report *r)
+{
+    struct sigaction now;
+    sigemptyset(&r->held);
+    for (size_t i = 0; i < N_ENDINGS; i++)
+        if (sigaction(endings[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            sigaddset(&r->held, endings[i]);
+    sigprocmask(SIG_BLOCK, &r->held, &r->usual);
+}
+
+/* Has anything failed? A signal that waits is a failure. */
+static int failed(report *r)
+{
+    sigset_t waiting;
+    sigpending(&waiting);
+    for (size_t i = 0; i < N_ENDINGS && r->rc == RF_OK; i++)
+        if (sigismember(&r->held, endings[i]) && sigismember(&waiting, endings[i])) {
+            r->rc = r->err.code = RF_E_SYSTEM;
+            snprintf(r->err.text, sizeof r->err.text, "ended by signal %d", endings[i]);
+        }
+    return r->rc != RF_OK;
+}
 
 /* ---- text into the page ---- */
 
@@ -62,7 +92,7 @@ static void cell_row(void *ctx, sqlite3_stmt *row)
 /* A section: heading, column names, and what the query gives. All texts but the rows are ours. */
 static void table(report *r, const char *title, const char *columns, const char *sql)
 {
-    if (r->rc != RF_OK)
+    if (failed(r))
         return;
     fprintf(r->page, "<h2>%s</h2>\n<table><tr>", title);
     for (const char *p = columns;; p++) {
@@ -149,14 +179,19 @@ static int run_gnuplot(report *r)
 {
     char *const argv[] = {(char *)"gnuplot", (char *)"-d", (char *)"script", NULL};
     posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
     pid_t pid;
     int status = 0;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &r->usual);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addchdir_np(&actions, r->folder);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    int rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    int rc = posix_spawnp(&pid, argv[0], &actions, &attributes, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
     if (rc == 0)
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
             ;
@@ -195,7 +230,7 @@ static void include_drawing(report *r)
 
 static void draw(report *r, const points *p, int *number)
 {
-    for (size_t c = 0; c < sizeof charts / sizeof *charts && r->rc == RF_OK; c++) {
+    for (size_t c = 0; c < sizeof charts / sizeof *charts && !failed(r); c++) {
         if (!write_script(r, &charts[c], p, ++*number))
             fail(r, "a script for gnuplot");
         else if (run_gnuplot(r))
@@ -397,12 +432,14 @@ int rf_cli_report(int argc, char **argv)
     if (code >= 0)
         return code;
     report r = {.rc = RF_OK};
+    hold_signals(&r);
     r.rc = rf_cli_db_open(db, &r.db, &r.err);
     if (r.rc == RF_OK && make_folder(&r) == RF_OK) {
         write_report(&r, target);
         remove_folder(&r);
     }
     rfi_db_close(&r.db);
+    sigprocmask(SIG_SETMASK, &r.usual, NULL); /* where one waits, this is the end */
     if (r.rc != RF_OK)
         return rf_cli_failed("report", &r.err);
     printf("%s\n", target);

@@ -7,6 +7,7 @@
 
 #define MAX_LIST   256
 #define MAX_SHAPES 4096
+#define MAX_BYTES  (UINT64_C(1) << 40) /* of a tensor: the library's limit of a capacity */
 
 /* A whole number from 1 with an optional K, M or G (powers of 1024); returns where it ended, NULL
  * if it is none. */
@@ -52,6 +53,15 @@ int rf_cli_shape_parse(const char *text, rf_shape *out)
     return 1;
 }
 
+int rf_cli_shape_fits(const rf_shape *s)
+{
+    char shape[RF_CLI_SHAPE];
+    if (s->rows <= MAX_BYTES / rf_dtype_size(s->dtype) / s->hidden)
+        return 1;
+    rf_cli_error("%s is too large: a tensor has 1 TiB at most", rf_cli_shape_text(s, shape));
+    return 0;
+}
+
 const char *rf_cli_shape_text(const rf_shape *s, char out[RF_CLI_SHAPE])
 {
     snprintf(out, RF_CLI_SHAPE, "%s:%llux%llu%s", rf_dtype_name(s->dtype),
@@ -87,8 +97,8 @@ const char *rf_cli_bytes_text(uint64_t bytes, char out[24])
 
 /* ---- lists ---- */
 
-/* Calls take(ctx, item) for each item of a list with commas; 0 at the first that it does not take
- * (named in an error). */
+/* Calls take(ctx, item) for each item of a list with commas; 0 at the first that it does not take:
+ * 0 = it is no such thing (named in an error), -1 = said already. */
 static int each(const char *option, const char *list, int (*take)(void *ctx, const char *item),
                 void *ctx, const char *expected)
 {
@@ -96,10 +106,11 @@ static int each(const char *option, const char *list, int (*take)(void *ctx, con
     for (const char *p = list;; p++) {
         size_t n = strcspn(p, ",");
         snprintf(item, sizeof item, "%.*s", (int)(n < sizeof item ? n : sizeof item - 1), p);
-        if (!take(ctx, item)) {
+        int taken = take(ctx, item);
+        if (taken == 0)
             rf_cli_error("--%s: found '%s', expected %s", option, item, expected);
+        if (taken <= 0)
             return 0;
-        }
         p += n;
         if (!*p)
             return 1;
@@ -138,20 +149,22 @@ static int take_mode(void *ctx, const char *item)
     return list->n > before;
 }
 
-static int take_shape(void *ctx, const char *item)
+static int add(rf_cli_shapes *s, const rf_shape *shape)
 {
-    rf_cli_shapes *s = ctx;
-    return s->n < MAX_SHAPES && rf_cli_shape_parse(item, &s->list[s->n]) && ++s->n;
+    if (s->n == MAX_SHAPES)
+        rf_cli_error("more than %d shapes", MAX_SHAPES);
+    if (s->n == MAX_SHAPES || !rf_cli_shape_fits(shape))
+        return 0;
+    s->list[s->n++] = *shape;
+    return 1;
 }
 
-static int add(rf_cli_shapes *s, rf_shape shape)
+static int take_shape(void *ctx, const char *item)
 {
-    if (s->n == MAX_SHAPES) {
-        rf_cli_error("more than %d shapes", MAX_SHAPES);
+    rf_shape shape;
+    if (!rf_cli_shape_parse(item, &shape))
         return 0;
-    }
-    s->list[s->n++] = shape;
-    return 1;
+    return add(ctx, &shape) ? 1 : -1;
 }
 
 /* hidden x rows x dtype x mode, or bytes x dtype x mode. */
@@ -176,13 +189,11 @@ static int product(rf_cli_shapes *s)
                 for (size_t r = 0; r < rows.n; r++) {
                     rf_dtype t = (rf_dtype)dtypes.at[d];
                     uint64_t width = s->bytes ? bytes.at[h] / rf_dtype_size(t) : hidden.at[h];
-                    if (width == 0 || rows.at[r] > (UINT64_MAX >> 8) / width) {
-                        rf_cli_error("%llu x %llu elements cannot be",
-                                     (unsigned long long)rows.at[r], (unsigned long long)width);
-                        return 0;
-                    }
-                    if (!add(s,
-                             (rf_shape){RF_ALL_REDUCE, t, (rf_mode)mode.at[m], rows.at[r], width}))
+                    rf_shape shape = {RF_ALL_REDUCE, t, (rf_mode)mode.at[m], rows.at[r], width};
+                    if (width == 0)
+                        rf_cli_error("--bytes: %llu bytes are less than one %s",
+                                     (unsigned long long)bytes.at[h], rf_dtype_name(t));
+                    if (width == 0 || !add(s, &shape))
                         return 0;
                 }
     return 1;

@@ -16,6 +16,15 @@ double rf_cli_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+void rf_cli_defuse(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < 0x20 || *c == 0x7f)
+            *c = '?';
+        else if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
+            *c = c[1] = '?';
+}
+
 void rf_cli_error(const char *format, ...)
 {
     char text[RF_CLI_MESSAGE];
@@ -23,6 +32,7 @@ void rf_cli_error(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    rf_cli_defuse(text);
     if (!rf_cli_world_hand_over(text))
         fprintf(stderr, "rankfold: %s\n", text);
 }

@@ -110,9 +110,9 @@ __attribute__((format(printf, 3, 4))) static void put(char *line, size_t size, c
 static void advise(const rfi_key *key, char *out, size_t size)
 {
     const char *dtype = rf_dtype_name((rf_dtype)key->dtype);
-    snprintf(out, size, "; run `rankfold tune -n %u --shapes %s:%" PRIu64 "x%" PRIu64 "%s`",
-             key->world, dtype ? dtype : "?", key->rows, key->hidden,
-             key->mode == RF_GRAPH ? ":graph" : "");
+    snprintf(out, size, "; run `rankfold tune -n %u%s --shapes %s:%" PRIu64 "x%" PRIu64 "%s`",
+             key->world, strncmp(key->arch, "cuda/", 5) ? "" : " --backend cuda",
+             dtype ? dtype : "?", key->rows, key->hidden, key->mode == RF_GRAPH ? ":graph" : "");
 }
 
 static void explain(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,
@@ -144,6 +144,9 @@ static void explain(const rfi_source *source, const rfi_key *key, const rfi_row 
         }
     }
     put(line, size, "%s", advice);
+    for (char *c = line; *c; c++) /* texts of a file that anybody may have edited: one line */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
 }
 
 static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,

@@ -19,7 +19,7 @@ typedef struct rfi_fingerprint {
 /* The question. bytes = rows * hidden * element size; implementations bucket it with rfi_bucket. */
 typedef struct rfi_key {
     const rfi_fingerprint *hw, *env;
-    const char *arch; /* "x86-64/avx512", later "sm_90" */
+    const char *arch; /* "x86-64/avx512", "cuda/sm90" */
     uint8_t op, world, dtype, mode;
     uint64_t rows, hidden;
     uint64_t bytes;

@@ -238,6 +238,24 @@ static void footprint_is_what_the_layout_takes(void **state)
     assert_int_equal(rf_footprint_query(&config, 2, NULL, NULL), RF_E_ARG);
 }
 
+/* Of a GPU's own memory: at most four times the capacity and 2 MiB for each channel. */
+static void footprint_on_gpus_is_bounded(void **state)
+{
+    (void)state;
+    for (uint32_t channels = 1; channels <= RFI_CHANNELS; channels *= 4)
+        for (int world = 1; world <= RF_MAX_WORLD; world++)
+            for (uint64_t capacity = 1; capacity <= 1ull << 40; capacity = 3 * capacity + 1) {
+                rf_config config = RF_CONFIG_INIT;
+                rf_footprint all = {0};
+                config.backend = RF_BACKEND_CUDA;
+                config.capacity_bytes = capacity;
+                config.channels = channels;
+                assert_int_equal(rf_footprint_query(&config, world, &all, NULL), RF_OK);
+                assert_in_range(all.device_bytes, 2 * capacity * channels,
+                                (4 * capacity + (2u << 20)) * channels);
+            }
+}
+
 /* ---- plan tables ---- */
 
 static rfi_plan plan(uint64_t rows, uint64_t hidden, rf_mode mode, const rf_variant *variant)
@@ -462,6 +480,7 @@ int main(void)
         cmocka_unit_test(ranges_are_checked_and_named),
         cmocka_unit_test(packs_of_another_abi_are_refused_in_words),
         cmocka_unit_test(footprint_is_what_the_layout_takes),
+        cmocka_unit_test(footprint_on_gpus_is_bounded),
         cmocka_unit_test(a_plan_is_found_by_its_count_and_replaced),
         cmocka_unit_test(the_other_mode_is_second_choice),
         cmocka_unit_test(nearest_is_by_ratio_and_fits_hidden),

@@ -128,6 +128,9 @@ static void an_empty_store_says_what_to_run(void **state)
     rfi_decision d;
     assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
     assert_non_null(strstr(d.reason, "; run `rankfold tune -n 2 --shapes f32:4x4096`"));
+    key.arch = "cuda/sm90";
+    assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
+    assert_non_null(strstr(d.reason, "tune -n 2 --backend cuda --shapes f32:4x4096`"));
 }
 
 static void another_environment_is_stale_and_named(void **state)
@@ -156,6 +159,17 @@ static void other_transports_are_not_answered(void **state)
     assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
     tune(f, f->store, &host, 4);
     assert_int_equal(ask(f->store, &key, facts_have_all).rung, RF_RUNG_EXACT);
+}
+
+static void what_a_file_says_stays_on_one_line(void **state)
+{
+    fixture *f = *state;
+    facts_place then = facts_at(HW_TEXT, "r0.kernel=6.1\033[2J\tx\nr1.kernel=6.1\n");
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    tune(f, f->store, &then, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_OTHER_ENV);
+    assert_non_null(strstr(d.reason, "6.1?[2J?x ->"));
 }
 
 static void another_build_is_stale(void **state)
@@ -372,6 +386,7 @@ int main(void)
         FACT(an_empty_store_says_what_to_run),
         FACT(another_environment_is_stale_and_named),
         FACT(other_transports_are_not_answered),
+        FACT(what_a_file_says_stays_on_one_line),
         FACT(another_build_is_stale),
         FACT(any_hidden_is_served_by_generic_variants),
         FACT(a_variant_that_is_not_here_is_passed_over),
