@@ -4,7 +4,7 @@
     RANKFOLD_LIBRARY=.../librankfold.so.0 python3 tests/gpu/communicator.py [--world N] [--db FILE] [--tune SECONDS]
 
 Every sum is compared bit for bit with one made by torch: fp32, in rank order, rounded once. The last line says
-"all well", or how much failed, and so does the exit code. --no-peer: ranks meet in host memory.
+"all well", or how much failed, and so does the exit code.
 """
 import argparse
 import os
@@ -46,9 +46,9 @@ class Run:
             self.failures += 1
             print(f"FAILED on rank {self.rank}: {what}", flush=True)
 
-    def communicator(self, nccl=True):
+    def communicator(self, nccl):
         flags = rankfold.NO_PEER if self.args.no_peer else 0
-        return rankfold.Communicator(self.host, self.device, nccl=self.gpus if nccl else None, flags=flags)
+        return rankfold.Communicator(self.host, self.device, nccl=nccl, flags=flags)
 
     def tensor(self, rank, seed, shape, dtype):
         generator = torch.Generator(self.device).manual_seed(1000 * seed + rank)
@@ -182,7 +182,7 @@ def rank_main(rank, args, port):
     run.say(f"torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}, {args.world} x "
             f"{torch.cuda.get_device_name()}{', no peer access' if args.no_peer else ''}")
     for dtype in DTYPES:
-        comm = run.communicator()
+        comm = run.communicator(None if args.no_nccl else run.gpus)
         first = setup(run, comm, dtype, args.tune)
         if not comm.initialized:
             break
@@ -195,7 +195,7 @@ def rank_main(rank, args, port):
                 ours, theirs = (plan[key] or 0 for key in ("median_us", "baseline_us"))
                 print(f"  {plan['rows']:4} rows {ours:8.2f} us, NCCL {theirs:8.2f}, {plan['variant']}, {plan['rung']}")
         comm.destroy()
-        comm = run.communicator(nccl=False)
+        comm = run.communicator(None)
         again = setup(run, comm, dtype, 0)
         run.say(f"{dtype}: set up with this database in {again * 1e3:.1f} ms")
         run.expect(f"set-up of {again:.2f} s, at most 0.5", again < 0.5)
@@ -227,7 +227,8 @@ def main():
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--db", default=os.path.join(tempfile.gettempdir(), "rankfold-communicator.db"))
     parser.add_argument("--tune", type=float, default=5)
-    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--no-peer", action="store_true", help="ranks meet in host memory")
+    parser.add_argument("--no-nccl", action="store_true", help="NCCL is not measured beside ours")
     args = parser.parse_args()
     print("import: " + ", ".join(f"{milliseconds:.1f}" for milliseconds in import_times()) + " ms", flush=True)
     assert not torch.cuda.is_initialized()

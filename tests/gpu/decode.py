@@ -112,7 +112,8 @@ class Rankfold(Nccl):
     def __init__(self, args, model):
         import rankfold
         flags = rankfold.NO_PEER if args.no_peer else 0
-        self.comm = rankfold.Communicator(model.host, model.device, nccl=dist.group.WORLD, flags=flags)
+        nccl = None if args.no_nccl else dist.group.WORLD
+        self.comm = rankfold.Communicator(model.host, model.device, nccl=nccl, flags=flags)
         if not self.comm.setup(args.hidden, torch.bfloat16, args.batch, tune_cache=args.db, tune_seconds=args.tune):
             raise RuntimeError(self.comm.disabled)
 
@@ -188,7 +189,8 @@ def main():
                                 ("db", str, os.path.join(tempfile.gettempdir(), "rankfold-decode.db"))):
         parser.add_argument("--" + name, type=kind, default=default)
     parser.add_argument("--reduce", type=lambda text: text.split(","), default=list(WAYS), help=", ".join(WAYS))
-    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--no-peer", action="store_true", help="ranks meet in host memory")
+    parser.add_argument("--no-nccl", action="store_true", help="NCCL is not measured beside ours")
     args = parser.parse_args()
     mp.spawn(rank_main, args=(args, 20000 + os.getpid() % 20000), nprocs=args.world)
 
