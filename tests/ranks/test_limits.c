@@ -122,7 +122,7 @@ static rf_result meet(int rank, int world, int round, int files_left, long nth)
     RANK_CHECK(!rf_bootstrap_socket(name, rank, world, &boot, &err), "%s", err.text);
     getrlimit(RLIMIT_NOFILE, &before);
     low = before;
-    low.rlim_cur = (rlim_t)(lowest_free_file() + files_left);
+    low.rlim_cur = (rlim_t)lowest_free_file() + (rlim_t)files_left;
     if (rank == 1 && files_left >= 0)
         setrlimit(RLIMIT_NOFILE, &low);
     failing = rank == 1 ? nth : 0;
