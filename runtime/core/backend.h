@@ -21,7 +21,8 @@ typedef struct rfi_capabilities {
     unsigned char cpu_mask[RFI_CPU_MASK]; /* bit per cpu that this rank may run on */
     uint64_t granularity;                 /* allocations are multiples of it */
     uint32_t max_grid;      /* blocks that run at once, whatever kernel; 0 = any grid will do */
-    const char *hw_text;    /* "key=value\n" lines of this rank for hw_fp; owned by the device */
+    const char *hw_text;    /* "key=value\n" lines of this rank for hw_fp; owned by the device,
+                               there after `join` */
     const char *env_text;   /* the same for env_fp */
     unsigned char uuid[16]; /* identity of the device; all zero = shareable between ranks (cpu) */
     char place[RFI_PLACE];  /* where it sits, for the other ranks; not part of any text */
@@ -87,8 +88,7 @@ typedef struct rfi_backend {
      */
     rf_result (*open)(const rf_config *config, rfi_device **out, rf_error *err);
     void (*capabilities)(const rfi_device *device, rfi_capabilities *out);
-    /* Once, after the ranks have met and before the first launch. The texts of the capabilities may
-     * be others afterwards: the device knows its neighbours now. */
+    /* Once, after the ranks have met and before the first launch. */
     rf_result (*join)(rfi_device *device, const rfi_group *group, rf_error *err);
     /* For tensors up to this capacity. Pure; before `open` too. */
     rfi_layout (*layout)(uint8_t transport, uint64_t capacity_bytes);
@@ -140,6 +140,10 @@ typedef struct rfi_backend {
     void (*close)(rfi_device *device);
     const rfi_workbench *workbench;
 } rfi_backend;
+
+/* Copies of the group's connections, which outlive the comm: the device closes them. E_SYSTEM:
+ * some may be there. */
+rf_result rfi_group_watch(const rfi_group *group, int fd[RF_MAX_WORLD], rf_error *err);
 
 /* A fault code (rf_fault_code) as the result that a call returns, and in words that follow a rank:
  * "did not arrive within the deadline". */

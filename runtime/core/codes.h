@@ -16,6 +16,9 @@ enum { RF_COPY_LIST(RF_X) };
 #define RF_X(code, text, number) RFI_TRANSPORT_##code = (number),
 enum { RF_TRANSPORT_LIST(RF_X) };
 #undef RF_X
+#define RF_X(code, text, number) RFI_WIRE_##code = (number),
+enum { RF_WIRE_LIST(RF_X) };
+#undef RF_X
 
 /* "avx2"; "?" for a code that the list does not have. */
 const char *rfi_algo_text(unsigned code);

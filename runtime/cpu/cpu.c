@@ -1,8 +1,6 @@
 /* The cpu backend: ranks are processes or threads, kernels run on the calling thread or on a
  * stream's. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,6 +10,7 @@
 #include "core/codes.h"
 #include "core/config.h"
 #include "core/group.h"
+#include "core/shared.h"
 #include "cpu/cpu.h"
 
 #if defined(__x86_64__)
@@ -55,7 +54,7 @@ static void let_go(rfi_device *d)
 {
     for (int i = 0; i < RFI_CPU_HELD; i++)
         if (d->held[i]) {
-            rfi_cpu_put_back(d->held[i]);
+            rfi_shared_leave(d->held[i]);
             d->held[i] = NULL;
         }
 }
@@ -112,15 +111,7 @@ static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
                             .wake = rfi_cpu_wake,
                             .fail = rfi_cpu_fail,
                             .spin = crowded ? 16 : 64};
-    for (int r = 0; r < group->world; r++) {
-        if (group->fd[r] < 0)
-            continue;
-        d->fd[r] = fcntl(group->fd[r], F_DUPFD_CLOEXEC, 0);
-        if (d->fd[r] < 0)
-            return rfi_fail(err, RF_E_SYSTEM, d->rank, "open", "connection to rank %d: %s", r,
-                            strerror(errno));
-    }
-    return RF_OK;
+    return rfi_group_watch(group, d->fd, err);
 }
 
 static rfi_layout cpu_layout(uint8_t transport, uint64_t capacity_bytes)
@@ -174,7 +165,7 @@ static void cpu_forget(rfi_device *d, rfi_memory *m)
     for (int i = 0; i < RFI_CPU_HELD; i++)
         if (m->base && d->held[i] == m->base && !__atomic_load_n(&d->in_flight, __ATOMIC_SEQ_CST)) {
             d->held[i] = NULL;
-            rfi_cpu_put_back(m->base);
+            rfi_shared_leave(m->base);
         }
     if (m->fd >= 0)
         close(m->fd);

@@ -1,5 +1,5 @@
-/* Private to the cpu backend. cpu.c: the table; facts.c: what this machine is; memory.c: sealed
- * memfds; wait.c: what kernels ask of their host; stream.c: queues, capture and replay;
+/* Private to the cpu backend. cpu.c: the table; facts.c: what this machine is; memory.c: what ranks
+ * share; wait.c: what kernels ask of their host; stream.c: queues, capture and replay;
  * workbench.c: what the tuner drives. */
 #ifndef RANKFOLD_CPU_H
 #define RANKFOLD_CPU_H
@@ -28,12 +28,11 @@ void rfi_cpu_facts(rfi_capabilities *out);
 char *rfi_cpu_hw_text(const rfi_capabilities *caps);
 char *rfi_cpu_env_text(void);
 
-/* memory.c. Mappings are counted per process, so that ranks that are threads share one. */
+/* memory.c */
 rf_result rfi_cpu_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
                            rf_error *err);
 rf_result rfi_cpu_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
                          int same_process, rfi_memory *out, rf_error *err);
-void rfi_cpu_put_back(unsigned char *base);
 
 /* wait.c */
 int rfi_cpu_wait(const rf_params *p, uint32_t peer, rf_flag *flag, uint64_t sequence, rf_step step);

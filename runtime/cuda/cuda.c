@@ -1,14 +1,13 @@
 /* The cuda backend: a rank is a process, or a thread, with a GPU of its own; kernels run on the
  * caller's streams, in the device's primary context. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/codes.h"
@@ -92,6 +91,8 @@ static CUresult read_capabilities(rfi_device *d)
     if (!r)
         r = v->cuDeviceGetUuid(&uuid, d->ordinal);
     if (!r)
+        r = v->cuDeviceGetPCIBusId(d->caps.place, sizeof d->caps.place, d->ordinal);
+    if (!r)
         r = v->cuMemGetAllocationGranularity(&granularity, &p, 0);
     if (r)
         return r;
@@ -132,7 +133,8 @@ static void cuda_close(rfi_device *d)
     const rfi_driver *v = d->driver;
     if (d->context && !d->in_flight) {
         rfi_cuda_scope scope = rfi_cuda_enter(d);
-        rfi_cuda_unmap_all(d);
+        rfi_cuda_peer_forget_all(d);
+        rfi_cuda_host_forget_all(d);
         rfi_cuda_unload_all(d);
         if (d->pages)
             v->cuMemFreeHost(d->pages);
@@ -176,12 +178,6 @@ static rf_result cuda_open(const rf_config *config, rfi_device **out, rf_error *
     rf_result bad = RF_OK;
     if (r)
         bad = rfi_cuda_fail(d, err, "open", "no context on it", r);
-    if (!bad) {
-        d->caps.hw_text = d->hw_text = rfi_cuda_hw_text(d);
-        d->caps.env_text = d->env_text = rfi_cuda_env_text(d);
-        if (!d->hw_text || !d->env_text)
-            bad = rfi_fail(err, RF_E_MEMORY, -1, "open", "no memory");
-    }
     if (bad)
         cuda_close(d);
     else
@@ -198,15 +194,12 @@ static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
 {
     d->rank = group->rank;
     d->world = group->world;
-    for (int r = 0; r < group->world; r++) {
-        if (group->fd[r] < 0)
-            continue;
-        d->fd[r] = fcntl(group->fd[r], F_DUPFD_CLOEXEC, 0);
-        if (d->fd[r] < 0)
-            return rfi_fail(err, RF_E_SYSTEM, d->rank, "open", "connection to rank %d: %s", r,
-                            strerror(errno));
-    }
-    return RF_OK;
+    memcpy(d->place, group->place, sizeof d->place);
+    d->caps.hw_text = d->hw_text = rfi_cuda_hw_text(d);
+    d->caps.env_text = d->env_text = rfi_cuda_env_text(d);
+    if (!d->hw_text || !d->env_text)
+        return rfi_fail(err, RF_E_MEMORY, d->rank, "identity", "no memory");
+    return rfi_group_watch(group, d->fd, err);
 }
 
 /* A rank alone has no peer to store to. */
@@ -223,36 +216,76 @@ static rf_result cuda_permit(rfi_device *d, uint8_t transport, rf_error *err)
     return RF_OK;
 }
 
-/* ---- sizes ---- */
+/* ---- memory ---- */
 
-/* Room for a two-shot of the whole capacity: a box for every rank, in both phases, each rounded up
- * to a pack. A one-shot needs world times its size, so that it is for smaller tensors where there
- * are more than two ranks. */
+/* Peer: room for a two-shot of the whole capacity: a box for every rank, in both phases, each
+ * rounded up to a pack. A one-shot needs world times its size, so that it is for smaller tensors
+ * where there are more than two ranks. Host: abi.h says. */
 static rfi_layout cuda_layout(uint8_t transport, uint64_t capacity_bytes)
 {
-    (void)transport;
-    rfi_layout l = {.slot_bytes =
-                        (2 * capacity_bytes + 2 * RF_MAX_WORLD * 16 + 4095) / 4096 * 4096};
-    l.region_bytes = l.memory.device_bytes = RF_REGION_HEADER + RF_SLOTS * l.slot_bytes;
+    rfi_layout l;
+    if (transport == RFI_TRANSPORT_HOST) {
+        l.slot_bytes = RF_HOST_SLOT_BYTES(capacity_bytes);
+        l.region_bytes = RF_HOST_REGION_BYTES(l.slot_bytes);
+        l.memory = (rf_footprint){RF_HOST_CONTROLS * sizeof(rf_control), l.region_bytes};
+    } else {
+        l.slot_bytes = (2 * capacity_bytes + 2 * RF_MAX_WORLD * 16 + 4095) / 4096 * 4096;
+        l.region_bytes = RF_REGION_HEADER + RF_SLOTS * l.slot_bytes;
+        l.memory = (rf_footprint){l.region_bytes, 0};
+    }
     return l;
 }
 
 static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_t bytes)
 {
     uint64_t packs = (bytes + 15) / 16;
-    if (v->algo == RFI_ALGO_ONE_SHOT && v->world * packs * 16 > slot_bytes)
+    if (v->wire == RFI_WIRE_NAN && v->algo == RFI_ALGO_ONE_SHOT &&
+        v->world * packs * 16 > slot_bytes)
         return "one-shot needs the room of all ranks' tensors";
+    if (v->wire == RFI_WIRE_EPOCH && (bytes + 11) / 12 * 16 > slot_bytes)
+        return "is for tensors that fit into a slot of host memory";
     return packs >> 31 ? "more packs than a kernel counts" : NULL;
+}
+
+static rf_result cuda_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
+                               rf_error *err)
+{
+    return transport == RFI_TRANSPORT_HOST ? rfi_cuda_host_allocate(d, bytes, out, err)
+                                           : rfi_cuda_peer_allocate(d, bytes, out, err);
+}
+
+static rf_result cuda_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
+                             int same_process, rfi_memory *out, rf_error *err)
+{
+    return transport == RFI_TRANSPORT_HOST
+               ? rfi_cuda_host_import(d, theirs, same_process, out, err)
+               : rfi_cuda_peer_import(d, theirs, same_process, out, err);
+}
+
+static void cuda_forget(rfi_device *d, rfi_memory *m)
+{
+    rfi_cuda_scope scope = rfi_cuda_enter(d);
+    if (!d->in_flight && m->host)
+        rfi_cuda_host_forget(d, m);
+    else if (!d->in_flight)
+        rfi_cuda_peer_forget(d, m);
+    rfi_cuda_leave(d, scope);
+    if (m->fd >= 0)
+        close(m->fd);
+    *m = (rfi_memory){.fd = -1};
 }
 
 /* ---- launches ---- */
 
 static void cuda_bind(rfi_device *d, uint8_t transport, int channel, rf_params *params)
 {
-    (void)transport;
     params->host_ctx = &d->pages[channel];
     params->controls = 1;
     params->control = (rf_control *)(void *)params->peer[params->rank];
+    if (transport == RFI_TRANSPORT_HOST) {
+        params->controls = RF_HOST_CONTROLS;
+        params->control = (rf_control *)(uintptr_t)d->controls + channel * RF_HOST_CONTROLS;
+    }
 }
 
 /* Is the tensor memory of this device? The driver is asked once per page (of 64 KiB). */
@@ -345,7 +378,7 @@ static void cuda_read_fault(rfi_device *d, const rf_params *channel, uint32_t *p
 }
 
 /* A copy engine does it, whatever the kernels do. */
-static void poison_peer(rfi_device *d, unsigned char *region, uint32_t word)
+static void poison_device(rfi_device *d, const unsigned char *region, uint32_t word)
 {
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)region + offsetof(rf_control, poison);
     rfi_cuda_scope scope = rfi_cuda_enter(d);
@@ -361,34 +394,52 @@ static void poison_peer(rfi_device *d, unsigned char *region, uint32_t word)
     rfi_cuda_leave(d, scope);
 }
 
-/* Own kernels look at the host's page; a peer's look at their own control page only. */
+static void poison_word(uint32_t *at, uint32_t word)
+{
+    uint32_t healthy = 0;
+    __atomic_compare_exchange_n(at, &healthy, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* Own kernels look at the host's page; a peer's at the poison word of their own region only. */
 static void cuda_poison(rfi_device *d, uint8_t transport, const rf_params *channel, int rank,
                         uint32_t word)
 {
-    (void)transport;
     rf_page *page = channel->host_ctx;
-    if (rank != d->rank) {
-        poison_peer(d, channel->peer[rank], word);
-        return;
+    if (rank == d->rank) {
+        poison_word(&page->poison, word);
+        __atomic_store_n(&page->abort, 1, __ATOMIC_SEQ_CST);
+    } else if (transport == RFI_TRANSPORT_HOST) {
+        unsigned char *host = rfi_cuda_host_of(d, channel->peer[rank]);
+        poison_word(&((rf_control *)(void *)host)->poison, word);
+    } else {
+        poison_device(d, channel->peer[rank], word);
     }
-    uint32_t healthy = 0;
-    __atomic_compare_exchange_n(&page->poison, &healthy, word, 0, __ATOMIC_SEQ_CST,
-                                __ATOMIC_SEQ_CST);
-    __atomic_store_n(&page->abort, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Slots are all sentinel: words of ones. */
-static void cuda_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
+/* Peer: slots are all sentinel, words of ones. Host: zero, which is no epoch's tag. */
+static void clear_memory(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
 {
-    (void)transport;
     const rfi_driver *v = d->driver;
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)channel->peer[d->rank];
-    rfi_cuda_scope scope = rfi_cuda_enter(d);
+    if (transport == RFI_TRANSPORT_HOST) {
+        memset(rfi_cuda_host_of(d, channel->peer[d->rank]), 0, bytes);
+        return;
+    }
     v->cuMemsetD8Async(at, 0, RF_REGION_HEADER, d->stream);
     v->cuMemsetD8Async(at + RF_REGION_HEADER, 0xff, bytes - RF_REGION_HEADER, d->stream);
+}
+
+static void cuda_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
+{
+    const rfi_driver *v = d->driver;
+    CUdeviceptr control = (CUdeviceptr)(uintptr_t)channel->control;
+    rfi_cuda_scope scope = rfi_cuda_enter(d);
+    clear_memory(d, transport, channel, bytes);
+    v->cuMemsetD8Async(control, 0, channel->controls * sizeof(rf_control), d->stream);
     d->words[0] = channel->generation;
-    v->cuMemcpyHtoDAsync(at + offsetof(rf_control, generation), d->words, sizeof(uint32_t),
-                         d->stream);
+    for (uint32_t i = 0; i < channel->controls; i++)
+        v->cuMemcpyHtoDAsync(control + i * sizeof(rf_control) + offsetof(rf_control, generation),
+                             d->words, sizeof channel->generation, d->stream);
     rfi_cuda_wait(d, CLEAR_MS);
     rfi_cuda_leave(d, scope);
     memset(channel->host_ctx, 0, sizeof(rf_page));
@@ -483,19 +534,19 @@ static void cuda_end(rfi_device *d)
 
 const rfi_backend rfi_backend_cuda = {
     .name = "cuda",
-    .transports = {RFI_TRANSPORT_PEER},
-    .n_transports = 1,
+    .transports = {RFI_TRANSPORT_PEER, RFI_TRANSPORT_HOST},
+    .n_transports = 2,
     .open = cuda_open,
     .capabilities = cuda_capabilities,
     .join = cuda_join,
     .layout = cuda_layout,
     .misfit = cuda_misfit,
     .permit = cuda_permit,
-    .allocate = rfi_cuda_allocate,
-    .import = rfi_cuda_import,
+    .allocate = cuda_allocate,
+    .import = cuda_import,
     .put = rfi_cuda_put,
     .get = rfi_cuda_get,
-    .forget = rfi_cuda_forget,
+    .forget = cuda_forget,
     .load = rfi_cuda_load,
     .bind = cuda_bind,
     .launch = cuda_launch,

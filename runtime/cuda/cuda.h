@@ -1,5 +1,6 @@
 /* Private to the cuda backend. driver.c: the driver's entry points; cuda.c: the table, devices,
- * launches; memory.c: memory that ranks share; image.c: shards and their kernels; facts.c: what the
+ * launches; peer.c, host.c: memory that
+ * ranks share; image.c: shards and their kernels; facts.c: what the
  * device is; workbench.c: what the tuner drives. */
 #ifndef RANKFOLD_CUDA_H
 #define RANKFOLD_CUDA_H
@@ -35,7 +36,11 @@ struct rfi_device {
     int rank, world;
     rf_page *pages;                      /* host memory that the device maps: one per channel ... */
     uint32_t *words;                     /* ... and RF_PROBE_WORDS */
-    rfi_cuda_mapping maps[RF_MAX_WORLD]; /* own and imported */
+    rfi_cuda_mapping maps[RF_MAX_WORLD]; /* peer: own and imported */
+    rfi_memory hosts[RF_MAX_WORLD];      /* host: own and imported; host NULL = free place */
+    rfi_memory *own_host;                /* among them */
+    CUdeviceptr controls;                /* RF_HOST_CONTROLS lines for each channel */
+    char place[RF_MAX_WORLD][RFI_PLACE]; /* of each rank: its bus address */
     rfi_cuda_image *images;
     size_t n_images;
     int fd[RF_MAX_WORLD]; /* connection to each rank, -1 = none: closed at the far end = gone */
@@ -59,17 +64,29 @@ rf_result rfi_cuda_fail(const rfi_device *d, rf_error *err, const char *step, co
 /* Waits for the own stream, at most `timeout_ms`. */
 CUresult rfi_cuda_wait(const rfi_device *d, uint32_t timeout_ms);
 
-/* facts.c. Allocated texts, NULL without memory. */
+/* facts.c. Allocated texts, NULL without memory; the places of all ranks are known. */
 char *rfi_cuda_hw_text(const rfi_device *d);
 char *rfi_cuda_env_text(const rfi_device *d);
+int rfi_cuda_node(const char *bus); /* of NUMA; -1 = unknown */
+/* What two devices share on their way, by their real paths in sysfs: "switch", "root" (complex), or
+ * NULL. Pure. */
+const char *rfi_cuda_route(const char *a, const char *b);
 
-/* memory.c */
-rf_result rfi_cuda_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
-                            rf_error *err);
-rf_result rfi_cuda_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
-                          int same_process, rfi_memory *out, rf_error *err);
-void rfi_cuda_forget(rfi_device *d, rfi_memory *m);
-void rfi_cuda_unmap_all(rfi_device *d);
+/* peer.c. The context is current for `forget`. */
+rf_result rfi_cuda_peer_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err);
+rf_result rfi_cuda_peer_import(rfi_device *d, const rfi_memory *theirs, int same_process,
+                               rfi_memory *out, rf_error *err);
+void rfi_cuda_peer_forget(rfi_device *d, const rfi_memory *m);
+void rfi_cuda_peer_forget_all(rfi_device *d);
+
+/* host.c, likewise. */
+rf_result rfi_cuda_host_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err);
+rf_result rfi_cuda_host_import(rfi_device *d, const rfi_memory *theirs, int same_process,
+                               rfi_memory *out, rf_error *err);
+void rfi_cuda_host_forget(rfi_device *d, const rfi_memory *m);
+void rfi_cuda_host_forget_all(rfi_device *d);
+/* Where this process finds what its device addresses by `at`; NULL = not host memory. */
+unsigned char *rfi_cuda_host_of(const rfi_device *d, const unsigned char *at);
 
 /* workbench.c */
 extern const rfi_workbench rfi_cuda_workbench;

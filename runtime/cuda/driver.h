@@ -74,9 +74,12 @@ enum { /* values of the driver's headers, by their names there */
        CU_COMPUTEMODE_PROHIBITED = 2,
        CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+       CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3,
        CU_MEMORYTYPE_HOST = 1,
        CU_MEMHOSTALLOC_PORTABLE = 1,
        CU_MEMHOSTALLOC_DEVICEMAP = 2,
+       CU_MEMHOSTREGISTER_PORTABLE = 1,
+       CU_MEMHOSTREGISTER_DEVICEMAP = 2,
        CU_STREAM_NON_BLOCKING = 1,
        CU_STREAM_CAPTURE_STATUS_NONE = 0,
        CU_STREAM_CAPTURE_MODE_RELAXED = 2,
@@ -100,6 +103,8 @@ enum { /* values of the driver's headers, by their names there */
     X(cuDeviceGetName, 2000, (char *name, int bytes, CUdevice device))                             \
     X(cuDeviceGetUuid, 11040, (CUuuid * uuid, CUdevice device))                                    \
     X(cuDeviceGetPCIBusId, 4010, (char *text, int bytes, CUdevice device))                         \
+    X(cuDeviceGetByPCIBusId, 4010, (CUdevice * device, const char *text))                          \
+    X(cuDeviceGetP2PAttribute, 8000, (int *value, int attribute, CUdevice from, CUdevice to))      \
     X(cuDeviceGetAttribute, 2000, (int *value, int attribute, CUdevice device))                    \
     X(cuDevicePrimaryCtxRetain, 7000, (CUcontext * context, CUdevice device))                      \
     X(cuDevicePrimaryCtxRelease, 11000, (CUdevice device))                                         \
@@ -127,6 +132,9 @@ enum { /* values of the driver's headers, by their names there */
     X(cuMemFree, 3020, (CUdeviceptr at))                                                           \
     X(cuMemHostAlloc, 2020, (void **at, size_t bytes, unsigned int flags))                         \
     X(cuMemFreeHost, 2000, (void *at))                                                             \
+    X(cuMemHostRegister, 6050, (void *at, size_t bytes, unsigned int flags))                       \
+    X(cuMemHostUnregister, 4000, (void *at))                                                       \
+    X(cuMemHostGetDevicePointer, 3020, (CUdeviceptr * at, void *host, unsigned int flags))         \
     X(cuMemsetD8Async, 3020, (CUdeviceptr at, unsigned char value, size_t n, CUstream stream))     \
     X(cuMemcpyHtoDAsync, 3020, (CUdeviceptr to, const void *from, size_t n, CUstream stream))      \
     X(cuMemcpyDtoHAsync, 3020, (void *to, CUdeviceptr from, size_t n, CUstream stream))            \

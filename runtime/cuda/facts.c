@@ -1,20 +1,18 @@
-/* What the device is, as text for fingerprints. No serial numbers, addresses or host names. */
+/* What the device is and how it is connected, as text for fingerprints. No serial numbers,
+ * addresses or host names. */
 #define _GNU_SOURCE
 #include <ctype.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 
 #include "cuda/cuda.h"
 
-/* First line of a file of the device's folder in sysfs; "unknown" where there is none. */
-static const char *pci_fact(const rfi_device *d, const char *name, char *buf, size_t size)
+/* First line of a file; "unknown" where there is none. */
+static const char *line_of(const char *path, char *buf, size_t size)
 {
-    char bus[32] = "", path[128];
-    d->driver->cuDeviceGetPCIBusId(bus, sizeof bus, d->ordinal);
-    for (char *c = bus; *c; c++)
-        *c = (char)tolower((unsigned char)*c);
-    snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/%s", bus, name);
     FILE *f = fopen(path, "re");
     if (!f || !fgets(buf, (int)size, f))
         buf[0] = 0;
@@ -24,27 +22,110 @@ static const char *pci_fact(const rfi_device *d, const char *name, char *buf, si
     return *buf ? buf : "unknown";
 }
 
+/* The folder of a bus address in sysfs, or a file in it. */
+static void pci_path(const char *bus, const char *name, char *path, size_t size)
+{
+    snprintf(path, size, "/sys/bus/pci/devices/%.16s/%.32s", bus, name);
+    for (char *c = path; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+}
+
+static const char *pci_fact(const char *bus, const char *name, char *buf, size_t size)
+{
+    char path[128];
+    pci_path(bus, name, path, sizeof path);
+    return line_of(path, buf, size);
+}
+
+int rfi_cuda_node(const char *bus)
+{
+    char node[16];
+    pci_fact(bus, "numa_node", node, sizeof node);
+    return isdigit((unsigned char)*node) ? atoi(node) : -1;
+}
+
+/* ---- links ---- */
+
+const char *rfi_cuda_route(const char *a, const char *b)
+{
+    int bridges = 0; /* both paths go through: the root complex, then bridges */
+    const char *mark = strstr(a, "/pci");
+    if (!mark || strncmp(a, b, (size_t)(mark - a) + 4) != 0)
+        return NULL;
+    for (size_t i = (size_t)(mark - a) + 1; a[i] && a[i] == b[i]; i++)
+        bridges += a[i] == '/';
+    return bridges == 0 ? NULL : bridges == 1 ? "root" : "switch";
+}
+
+/* The best way between two GPUs. Only NVLink does atomics natively; a process that does not see the
+ * other device cannot ask. */
+static const char *link_to(const rfi_device *d, const char *other)
+{
+    const rfi_driver *v = d->driver;
+    const char *own = d->place[d->rank];
+    CUdevice device;
+    int atomics = 0;
+    if (!strcmp(own, other))
+        return "same";
+    if (!v->cuDeviceGetByPCIBusId(&device, other))
+        v->cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                                   d->ordinal, device);
+    if (atomics)
+        return "nvlink";
+    char path[2][128], real[2][PATH_MAX];
+    pci_path(own, "", path[0], sizeof path[0]);
+    pci_path(other, "", path[1], sizeof path[1]);
+    if (!realpath(path[0], real[0]) || !realpath(path[1], real[1]))
+        return "unknown";
+    const char *route = rfi_cuda_route(real[0], real[1]);
+    if (route)
+        return route;
+    return rfi_cuda_node(own) == rfi_cuda_node(other) ? "node" : "system";
+}
+
+/* Nodes count in the order of the ranks: which of two equal sockets is meant does not matter. */
+static int node_index(const rfi_device *d)
+{
+    int seen[RF_MAX_WORLD], n = 0;
+    for (int r = 0; r <= d->rank; r++) {
+        int node = rfi_cuda_node(d->place[r]), i = 0;
+        while (i < n && seen[i] != node)
+            i++;
+        if (i == n)
+            seen[n++] = node;
+        if (r == d->rank)
+            return i;
+    }
+    return 0;
+}
+
+/* ---- texts ---- */
+
 char *rfi_cuda_hw_text(const rfi_device *d)
 {
-    char model[128] = "", width[32], speed[64], node[16], *text = NULL;
-    size_t bytes = 0;
+    char model[128] = "", width[32], speed[64], links[RF_MAX_WORLD * 16] = "", *text = NULL;
+    size_t bytes = 0, used = 0;
     d->driver->cuDeviceGetName(model, sizeof model, d->ordinal);
     d->driver->cuDeviceTotalMem(&bytes, d->ordinal);
-    int n = asprintf(&text, "gpu=%s\nsms=%u\nmemory_gib=%zu\npcie=%s x%s\nnode=%s\n", model,
-                     d->caps.max_grid, (bytes + (1u << 29)) >> 30,
-                     pci_fact(d, "max_link_speed", speed, sizeof speed),
-                     pci_fact(d, "max_link_width", width, sizeof width),
-                     pci_fact(d, "numa_node", node, sizeof node));
+    for (int r = 0; r < d->world; r++)
+        used += (size_t)snprintf(links + used, sizeof links - used, "%s%s", r ? "," : "",
+                                 r == d->rank ? "-" : link_to(d, d->place[r]));
+    int n = asprintf(&text, "gpu=%s\nsms=%u\nmemory_gib=%zu\npcie=%s x%s\nnode=%d\nlinks=%s\n",
+                     model, d->caps.max_grid, (bytes + (1u << 29)) >> 30,
+                     pci_fact(d->caps.place, "max_link_speed", speed, sizeof speed),
+                     pci_fact(d->caps.place, "max_link_width", width, sizeof width), node_index(d),
+                     links);
     return n < 0 ? NULL : text;
 }
 
 char *rfi_cuda_env_text(const rfi_device *d)
 {
-    char *text = NULL;
+    char *text = NULL, driver[64];
     struct utsname kernel;
     if (uname(&kernel))
         return NULL;
-    int n = asprintf(&text, "cuda=%d.%d\nkernel=%.60s\n", d->driver->version / 1000,
-                     d->driver->version % 1000 / 10, kernel.release);
+    int n = asprintf(&text, "cuda=%d.%d\ndriver=%s\nkernel=%.60s\n", d->driver->version / 1000,
+                     d->driver->version % 1000 / 10,
+                     line_of("/sys/module/nvidia/version", driver, sizeof driver), kernel.release);
     return n < 0 ? NULL : text;
 }

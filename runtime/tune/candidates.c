@@ -5,7 +5,11 @@
 #include "tune/candidates.h"
 
 /* From "fits in L1 twice" to "fits in L2 twice". */
-static const uint32_t step_kib[RFI_GRIDS] = {16, 64, 256, 1024};
+static const uint32_t step_kib[] = {16, 64, 256, 1024};
+#define N_STEPS (sizeof step_kib / sizeof *step_kib)
+
+/* Blocks that poll host memory: a bus is full with fewer. */
+#define HOST_MOST 64u
 
 /* More steps than this in one call and the step is too small to be worth measuring. */
 #define MAX_STEPS 256u
@@ -13,9 +17,9 @@ static const uint32_t step_kib[RFI_GRIDS] = {16, 64, 256, 1024};
 size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS])
 {
     size_t n = 0;
-    for (size_t i = 0; i < RFI_GRIDS; i++) {
+    for (size_t i = 0; i < N_STEPS; i++) {
         uint64_t step = (uint64_t)step_kib[i] * 1024;
-        int last = step >= bytes || i + 1 == RFI_GRIDS;
+        int last = step >= bytes || i + 1 == N_STEPS;
         if (last || bytes / step <= MAX_STEPS)
             grids[n++] = step_kib[i];
         if (last)
@@ -34,11 +38,29 @@ size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS])
     return n;
 }
 
+size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS])
+{
+    uint32_t top = 1;
+    most = most < HOST_MOST ? most : HOST_MOST;
+    while (top < useful && 2 * top <= most)
+        top *= 2;
+    uint32_t first = top >> (RFI_GRIDS - 1) ? top >> (RFI_GRIDS - 1) : 1;
+    size_t n = 0;
+    for (uint32_t g = first; g <= top; g *= 2)
+        grids[n++] = g;
+    return n;
+}
+
 static size_t grids_of(const rf_comm *comm, const rf_variant *v, uint64_t bytes,
                        uint32_t grids[RFI_GRIDS])
 {
     if (v->transport == RFI_TRANSPORT_CPU)
         return rfi_grids(bytes, grids);
+    if (v->transport == RFI_TRANSPORT_HOST) {
+        uint64_t turn = 12ull * v->threads * v->unroll, blocks = (bytes + turn - 1) / turn;
+        return rfi_host_grids(blocks < HOST_MOST ? (uint32_t)blocks : HOST_MOST, rfi_max_grid(comm),
+                              grids);
+    }
     return rfi_block_grids(rfi_usual_grid(comm, v, bytes), rfi_max_grid(comm), grids);
 }
 

@@ -11,7 +11,7 @@ typedef struct rfi_tune_candidate {
     const char *refusal; /* NULL = may run; else why not, static */
 } rfi_tune_candidate;
 
-#define RFI_GRIDS 4 /* most grids of one variant */
+#define RFI_GRIDS 5 /* most grids of one variant */
 
 /* cpu: step sizes in KiB worth trying for a payload: ascending, at least one; every one but the
  * last really cuts the payload. Returns how many. */
@@ -19,6 +19,10 @@ size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS]);
 
 /* peer: numbers of blocks around the usual one, ascending, from 1 to `most`. Returns how many. */
 size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS]);
+
+/* host: powers of two up to the blocks that have work, the largest ones, ascending; at most `most`.
+ * Returns how many. */
+size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS]);
 
 /* Every variant that could serve the shape, in pack order, with each of its grids; refused ones
  * once, with the reason; then the baseline, if the comm has one. filter: glob on names, NULL = all.

@@ -82,6 +82,21 @@ static void test_blocks_are_tried_around_the_usual_number(void **state)
     assert_int_equal(rfi_block_grids(1, 1, grids), 1);
 }
 
+static void test_few_blocks_poll_host_memory(void **state)
+{
+    (void)state;
+    uint32_t grids[RFI_GRIDS];
+    assert_int_equal(rfi_host_grids(1, 132, grids), 1);
+    assert_int_equal(grids[0], 1);
+    assert_int_equal(rfi_host_grids(5, 132, grids), 4);
+    assert_true(grids[0] == 1 && grids[1] == 2 && grids[2] == 4 && grids[3] == 8);
+    assert_int_equal(rfi_host_grids(1000, 132, grids), 5);
+    assert_true(grids[0] == 4 && grids[4] == 64);
+    assert_int_equal(rfi_host_grids(1000, 33, grids), 5);
+    assert_int_equal(grids[4], 32);
+    assert_int_equal(rfi_host_grids(1000, 1, grids), 1);
+}
+
 /* ---- data ---- */
 
 static const uint64_t count = 2 * RFI_PERIOD + 17; /* several periods and a tail */
@@ -244,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_every_grid_but_the_last_cuts_the_payload),
         cmocka_unit_test(test_tiny_steps_of_large_payloads_are_left_out),
         cmocka_unit_test(test_blocks_are_tried_around_the_usual_number),
+        cmocka_unit_test(test_few_blocks_poll_host_memory),
         cmocka_unit_test(test_the_oracles_sum_is_right),
         cmocka_unit_test(test_untouched_output_is_wrong),
         cmocka_unit_test(test_one_wrong_bit_is_found_where_it_is),

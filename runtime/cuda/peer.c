@@ -1,6 +1,6 @@
-/* Memory that ranks share: physical allocations behind file descriptors, counted by the driver, so
- * that a rank may give its own back while a peer still maps it. Between threads of one process the
- * owner's mapping is opened to the peer's device. */
+/* Device memory that peers map: physical allocations behind file descriptors, counted by the
+ * driver, so that a rank may give its own back while a peer still maps it. Between threads of one
+ * process the owner's mapping is opened to the peer's device. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <unistd.h>
@@ -65,10 +65,8 @@ static CUresult map(rfi_device *d, CUmemHandle handle, size_t bytes, rfi_cuda_ma
     return r;
 }
 
-rf_result rfi_cuda_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,
-                            rf_error *err)
+rf_result rfi_cuda_peer_allocate(rfi_device *d, size_t bytes, rfi_memory *out, rf_error *err)
 {
-    (void)transport;
     const rfi_driver *v = d->driver;
     rfi_cuda_scope scope = rfi_cuda_enter(d);
     CUmemProperties p = properties(d);
@@ -102,10 +100,9 @@ rf_result rfi_cuda_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_
     return r ? rfi_cuda_fail(d, err, "allocate", what, r) : RF_OK;
 }
 
-rf_result rfi_cuda_import(rfi_device *d, uint8_t transport, const rfi_memory *theirs,
-                          int same_process, rfi_memory *out, rf_error *err)
+rf_result rfi_cuda_peer_import(rfi_device *d, const rfi_memory *theirs, int same_process,
+                               rfi_memory *out, rf_error *err)
 {
-    (void)transport;
     const rfi_driver *v = d->driver;
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)theirs->base;
     if (!same_process && theirs->fd < 0)
@@ -134,19 +131,14 @@ rf_result rfi_cuda_import(rfi_device *d, uint8_t transport, const rfi_memory *th
     return RF_OK;
 }
 
-void rfi_cuda_forget(rfi_device *d, rfi_memory *m)
+void rfi_cuda_peer_forget(rfi_device *d, const rfi_memory *m)
 {
-    rfi_cuda_scope scope = rfi_cuda_enter(d);
-    for (int i = 0; i < RF_MAX_WORLD && !d->in_flight; i++)
+    for (int i = 0; i < RF_MAX_WORLD; i++)
         if (d->maps[i].at && d->maps[i].at == (CUdeviceptr)(uintptr_t)m->base)
             unmap(d, &d->maps[i]);
-    rfi_cuda_leave(d, scope);
-    if (m->fd >= 0)
-        close(m->fd);
-    *m = (rfi_memory){.fd = -1};
 }
 
-void rfi_cuda_unmap_all(rfi_device *d)
+void rfi_cuda_peer_forget_all(rfi_device *d)
 {
     for (int i = 0; i < RF_MAX_WORLD; i++)
         unmap(d, &d->maps[i]);

@@ -1,5 +1,11 @@
-/* Fault codes of abi.h, as results and in words. */
-#include "core/backend.h"
+/* What backends have in common: fault codes of abi.h as results and in words, and the connections
+ * that tell of dead ranks. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "core/group.h"
 
 static const struct {
     rf_result result;
@@ -23,4 +29,17 @@ rf_result rfi_fault_result(uint32_t code)
 const char *rfi_fault_text(uint32_t code)
 {
     return faults[code < N_FAULTS ? code : RF_FAULT_NONE].text;
+}
+
+rf_result rfi_group_watch(const rfi_group *group, int fd[RF_MAX_WORLD], rf_error *err)
+{
+    for (int r = 0; r < group->world; r++) {
+        if (group->fd[r] < 0)
+            continue;
+        fd[r] = fcntl(group->fd[r], F_DUPFD_CLOEXEC, 0);
+        if (fd[r] < 0)
+            return rfi_fail(err, RF_E_SYSTEM, group->rank, "open", "connection to rank %d: %s", r,
+                            strerror(errno));
+    }
+    return RF_OK;
 }
