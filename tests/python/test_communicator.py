@@ -181,7 +181,7 @@ class Unanimous(unittest.TestCase):
         self.verdict("disabled by RANKFOLD_DISABLE=1", lambda _: os.environ.update(RANKFOLD_DISABLE="1"))
 
     def test_a_rank_that_dies_on_the_way(self):
-        self.verdict("the group failed: ConnectionError", lambda _: os.kill(os.getpid(), signal.SIGKILL), dies=(1,))
+        self.verdict("the group failed: Connection", lambda _: os.kill(os.getpid(), signal.SIGKILL), dies=(1,))
 
     def test_no_kernels_for_the_device(self):
         def rank(group):
