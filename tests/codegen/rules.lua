@@ -45,13 +45,16 @@ function rules.no_local_memory(kernel)
 end
 
 -- Payload moves 16 bytes at a time. What is narrower is a word that ranks or host share, and said to be
--- strong; what is generic was reached through a pointer to the params.
-function rules.wide_accesses(kernel)
+-- strong; or of wire e12, whose vectors take 12 bytes of the tensor. What is generic was reached through a
+-- pointer to the params.
+function rules.wide_accesses(kernel, v)
     for _, instruction in ipairs(of_body(kernel, "^[LS][DT]")) do
         local op = instruction.op
-        if not op:find("^LDC") and not (op:find("^LDG") or op:find("^STG")) then
+        local device = op:find("^[LS][DT]G%.")
+        local twelve = v.wire == "e12" and (op:find("^...%.E$") or op:find("^...%.E%.SYS$"))
+        if not device and not op:find("^LDC") then
             return "touches other memory than the devices': " .. op
-        elseif (op:find("^LDG") or op:find("^STG")) and not op:find("%.128") and not op:find("%.STRONG") then
+        elseif device and not op:find("%.128") and not op:find("%.STRONG") and not twelve then
             return "moves less than 16 bytes: " .. op
         end
     end

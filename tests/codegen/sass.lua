@@ -99,7 +99,8 @@ local function size(set)
     return n
 end
 
--- The innermost loop around every load of what others store, each once, as lists of instructions.
+-- The loops that wait, as lists of instructions: the innermost ones around loads of what others store, if
+-- they store nothing themselves.
 function sass.polls(code)
     local body = sass.body(code)
     local all, found, out = loops(code, body), {}, {}
@@ -115,12 +116,13 @@ function sass.polls(code)
         end
     end
     for loop in pairs(found) do
-        local instructions = {}
+        local instructions, stores = {}, false
         for i in pairs(loop) do
             instructions[#instructions + 1] = code[i]
+            stores = stores or code[i].op:find("^STG?%.") ~= nil
         end
         table.sort(instructions, function(a, b) return a.at < b.at end)
-        out[#out + 1] = instructions
+        out[#out + 1] = not stores and instructions or nil
     end
     return out
 end

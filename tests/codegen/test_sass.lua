@@ -90,7 +90,7 @@ end
 function Sass.test_a_template_that_invalidates_caches_in_its_waits_is_refused()
     local other = helper.tree()
     helper.edit(other .. "/templates/cuda/ptx.cuh", "ld.relaxed.sys.global.v4", "ld.acquire.sys.global.v4")
-    local wrong = check(cuda.pack(other, "cuda_ci", "--only '*_w2_*_any_seq'"))
+    local wrong = check(cuda.pack(other, "cuda_ci", "--only '*_w2_*_peer_*_any_seq'"))
     luaunit.assertEquals(#wrong, 2)
     luaunit.assertStrContains(wrong[1], "no_fence_in_polls: in a loop that waits: CCTL.IVALL")
 end
