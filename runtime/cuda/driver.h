@@ -154,6 +154,8 @@ enum { /* values of the driver's headers, by their names there */
     X(cuStreamDestroy, 4000, (CUstream stream))                                                    \
     X(cuStreamGetId, 12000, (CUstream stream, unsigned long long *id))                             \
     X(cuStreamIsCapturing, 10000, (CUstream stream, int *status))                                  \
+    X(cuStreamGetCaptureInfo, 10010, (CUstream stream, int *status, unsigned long long *id))       \
+    X(cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned int flags))               \
     X(cuStreamQuery, 2000, (CUstream stream))                                                      \
     X(cuStreamSynchronize, 2000, (CUstream stream))                                                \
     X(cuThreadExchangeStreamCaptureMode, 10010, (int *mode))                                       \
