@@ -177,6 +177,9 @@ local rules = {
             return false
         end
         local needed = 4 * v.unroll * (v.world + 2) + 40 -- packs of every rank, own and ahead
+        if v.wire == "flag" and v.algo == "ts" then
+            needed = needed + 2 * v.unroll * v.world -- and where they lie
+        end
         local most = math.min(255, 65536 // v.threads)
         return needed > most and ("%d packs of %d ranks in flight take about %d registers, %d threads "
             .. "leave %d each"):format(v.unroll, v.world, needed, v.threads, most)

@@ -33,15 +33,15 @@ RF_DEVICE void one_shot_send(const rf_shares *s, rf_tile *tile, uint32_t first)
 RF_DEVICE uint32_t one_shot_finish(const rf_shares *s, const rf_tile *own, uint32_t first,
                                    uint64_t *since)
 {
-    rf_arrivals a;
-    if (!collect(s, RF_BOX_WHOLE, first, &a, since)) {
+    rf_pack16 v[RF_MAX_UNROLL][RF_MAX_WORLD]; /* by source */
+    if (!collect(s, RF_BOX_WHOLE, first, v, since)) {
         return 0;
     }
 #pragma unroll
     for (uint32_t u = 0; u < s->unroll; u++) {
         uint32_t pack = first + u * s->stride;
         if (pack < s->part) {
-            tensor_store(&s->t, pack, sum_of(s->world, s->rank, own->v[u], a.v[u]));
+            tensor_store(&s->t, pack, sum_of(s->world, s->rank, own->v[u], v[u]));
 #pragma unroll
             for (uint32_t q = 0; q < s->world; q++) {
                 if (q != s->rank) {

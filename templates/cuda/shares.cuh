@@ -40,16 +40,16 @@ RF_DEVICE uint32_t has_pack(const rf_shares *s, uint32_t owner, uint32_t i)
     return i < s->part && owner * s->part + i < s->t.packs;
 }
 
-/* Does this rank expect something at index i from rank q? */
-RF_DEVICE uint32_t expects(const rf_shares *s, rf_box box, uint32_t q, uint32_t i)
+/* Does this rank expect something at index i at all? */
+RF_DEVICE uint32_t expects(const rf_shares *s, rf_box box, uint32_t i)
 {
-    if (q == s->rank) {
-        return 0;
-    }
-    if (box == RF_BOX_WHOLE) {
-        return i < s->part;
-    }
-    return has_pack(s, box == RF_BOX_PART ? s->rank : q, i);
+    return box == RF_BOX_PART ? has_pack(s, s->rank, i) : i < s->part;
+}
+
+/* And from rank q? */
+RF_DEVICE uint32_t expects_from(const rf_shares *s, rf_box box, uint32_t q, uint32_t i)
+{
+    return q != s->rank && (box != RF_BOX_SUM || has_pack(s, q, i));
 }
 
 #endif

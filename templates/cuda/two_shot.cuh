@@ -50,15 +50,15 @@ RF_DEVICE void two_shot_scatter(const rf_shares *s, uint32_t first, rf_tile *own
 RF_DEVICE uint32_t two_shot_reduce(const rf_shares *s, uint32_t first, const rf_tile *own,
                                    uint64_t *since)
 {
-    rf_arrivals a;
-    if (!collect(s, RF_BOX_PART, first, &a, since)) {
+    rf_pack16 v[RF_MAX_UNROLL][RF_MAX_WORLD]; /* by source */
+    if (!collect(s, RF_BOX_PART, first, v, since)) {
         return 0;
     }
 #pragma unroll
     for (uint32_t u = 0; u < s->unroll; u++) {
         uint32_t i = first + u * s->stride;
         if (has_pack(s, s->rank, i)) {
-            rf_pack16 answer = wire_seal(s, sum_of(s->world, s->rank, own->v[u], a.v[u]));
+            rf_pack16 answer = wire_seal(s, sum_of(s->world, s->rank, own->v[u], v[u]));
             wire_send_all(s, RF_BOX_SUM, i, answer);
             tensor_store(&s->t, s->rank * s->part + i, answer);
 #pragma unroll
@@ -74,8 +74,8 @@ RF_DEVICE uint32_t two_shot_reduce(const rf_shares *s, uint32_t first, const rf_
 
 RF_DEVICE uint32_t two_shot_gather(const rf_shares *s, uint32_t first, uint64_t *since)
 {
-    rf_arrivals a;
-    if (!collect(s, RF_BOX_SUM, first, &a, since)) {
+    rf_pack16 v[RF_MAX_UNROLL][RF_MAX_WORLD]; /* by source */
+    if (!collect(s, RF_BOX_SUM, first, v, since)) {
         return 0;
     }
 #pragma unroll
@@ -83,8 +83,8 @@ RF_DEVICE uint32_t two_shot_gather(const rf_shares *s, uint32_t first, uint64_t 
         uint32_t i = first + u * s->stride;
 #pragma unroll
         for (uint32_t o = 0; o < s->world; o++) {
-            if (expects(s, RF_BOX_SUM, o, i)) {
-                tensor_store(&s->t, o * s->part + i, a.v[u][o]);
+            if (expects_from(s, RF_BOX_SUM, o, i)) {
+                tensor_store(&s->t, o * s->part + i, v[u][o]);
                 wire_taken(s, RF_BOX_SUM, o, i);
             }
         }

@@ -68,6 +68,12 @@ RF_DEVICE uint32_t wire_is_ready(const rf_shares *s, rf_pack16 v)
     return v.w[3] == tag_of(s);
 }
 
+/* Before the first look. */
+RF_DEVICE void wire_forget(const rf_shares *s, rf_pack16 *v)
+{
+    v->w[3] = ~tag_of(s);
+}
+
 /* Is v, as read, worth another look? What has come is not sent over the bus again. */
 RF_DEVICE uint32_t wire_looks_again(const rf_shares *s, rf_pack16 v)
 {
