@@ -73,12 +73,12 @@ rf_result rf_bootstrap_env(rf_bootstrap *out, rf_error *err)
                     "variables are read too) and RANKFOLD_BOOTSTRAP");
 }
 
-uint32_t rfi_bootstrap_missing(const rf_bootstrap *boot)
+const rfi_bootstrap_state *rfi_bootstrap_state_of(const rf_bootstrap *boot)
 {
     if (boot->allgather != rfi_bootstrap_socket_allgather &&
         boot->allgather != rfi_bootstrap_threads_allgather)
-        return 0;
-    return ((const rfi_bootstrap_state *)boot->ctx)->missing;
+        return NULL;
+    return boot->ctx;
 }
 
 void rf_bootstrap_free(rf_bootstrap *boot)

@@ -7,6 +7,9 @@
 /* Their ctx begins with this. */
 typedef struct rfi_bootstrap_state {
     uint32_t missing; /* bit per rank that did not come to the allgather that failed */
+    /* A rank that came with another world size than rank 0's, where the allgather failed for that
+     * (EPROTO); other_world 0 = none. */
+    uint32_t other_rank, other_world, first_world;
 } rfi_bootstrap_state;
 
 int rfi_bootstrap_socket_allgather(void *ctx, const void *in, void *out, size_t bytes,
@@ -14,7 +17,7 @@ int rfi_bootstrap_socket_allgather(void *ctx, const void *in, void *out, size_t 
 int rfi_bootstrap_threads_allgather(void *ctx, const void *in, void *out, size_t bytes,
                                     int timeout_ms);
 
-/* Ranks that the failed allgather missed; 0 = unknown (a callback of the caller's). */
-uint32_t rfi_bootstrap_missing(const rf_bootstrap *boot);
+/* What a failed allgather knows; NULL: a callback of the caller's. */
+const rfi_bootstrap_state *rfi_bootstrap_state_of(const rf_bootstrap *boot);
 
 #endif

@@ -23,8 +23,10 @@ typedef struct rendezvous {
     rfi_bootstrap_state state;
     char name[RFI_SOCKET_NAME];
     int rank, world;
-    int listener;         /* rank 0 */
-    int fd[RF_MAX_WORLD]; /* rank 0: by rank; others: fd[0] */
+    int listener;           /* rank 0 */
+    int fd[RF_MAX_WORLD];   /* rank 0: by rank; others: fd[0] */
+    int lost[RF_MAX_WORLD]; /* rank 0: of ranks beyond its world, who shall hear why */
+    int n_lost;
 } rendezvous;
 
 typedef struct hello {
@@ -34,8 +36,8 @@ typedef struct hello {
 /* Precedes every contribution and every answer. */
 typedef struct header {
     uint32_t magic;
-    int32_t why; /* answer: errno of the round */
-    uint32_t missing, unused;
+    int32_t why;               /* answer: errno of the round */
+    rfi_bootstrap_state state; /* answer: what rank 0 knows */
     uint64_t bytes;
 } header;
 
@@ -74,22 +76,47 @@ static uint32_t absent(const rendezvous *r)
     return mask;
 }
 
+/* A rank of this group, whatever it thinks of its size. */
+static int take_in(rendezvous *r, const hello *h, int fd)
+{
+    if (h->magic != MAGIC || h->rank == 0 || h->rank >= h->world || h->world > RF_MAX_WORLD)
+        return 0;
+    int inside = h->rank < (uint32_t)r->world, fits = h->world == (uint32_t)r->world;
+    if (inside ? r->fd[h->rank] >= 0 : r->n_lost == RF_MAX_WORLD)
+        return 0;
+    if (inside)
+        r->fd[h->rank] = fd;
+    else
+        r->lost[r->n_lost++] = fd;
+    if (!fits && !r->state.other_world) {
+        r->state.other_rank = h->rank;
+        r->state.other_world = h->world;
+        r->state.first_world = (uint32_t)r->world;
+    }
+    return 1;
+}
+
+static int all_came(const rendezvous *r)
+{
+    int more = (int)r->state.other_world - r->world;
+    return !absent(r) && r->n_lost >= more;
+}
+
+/* Once the ranks are known to disagree, the others have a moment to come and hear of it. */
 static int gather_connections(rendezvous *r, uint64_t deadline)
 {
-    while (absent(r)) {
-        int fd = rfi_socket_accept(r->listener, deadline);
+    while (!all_came(r)) {
+        int fd = rfi_socket_accept(r->listener, deadline), knew = r->state.other_world != 0;
         if (fd < 0)
-            return -fd;
+            return knew ? EPROTO : -fd;
         hello h;
         int why = rfi_socket_recv(fd, &h, sizeof h, earlier(deadline, rfi_deadline(HELLO_MS)));
-        int fits = !why && h.magic == MAGIC && h.world == (uint32_t)r->world && h.rank > 0 &&
-                   h.rank < (uint32_t)r->world && r->fd[h.rank] < 0;
-        if (fits)
-            r->fd[h.rank] = fd;
-        else
+        if (why || !take_in(r, &h, fd))
             rfi_socket_close(&fd); /* a stranger, or the same rank twice: it sees the end */
+        if (!knew && r->state.other_world)
+            deadline = earlier(deadline, rfi_deadline(VERDICT_MS));
     }
-    return 0;
+    return r->state.other_world ? EPROTO : 0;
 }
 
 static int collect(rendezvous *r, unsigned char *out, size_t bytes, uint64_t deadline)
@@ -126,8 +153,10 @@ static int serve(rendezvous *r, const void *in, unsigned char *out, size_t bytes
     memcpy(out, in, bytes);
     if (!why)
         why = collect(r, out, bytes, deadline);
-    header answer = {.magic = MAGIC, .why = why, .missing = r->state.missing, .bytes = bytes};
+    header answer = {.magic = MAGIC, .why = why, .state = r->state, .bytes = bytes};
     uint64_t until = rfi_deadline(VERDICT_MS);
+    for (int i = 0; i < r->n_lost; i++)
+        (void)rfi_socket_send(r->lost[i], &answer, sizeof answer, until);
     for (int i = 1; i < r->world; i++) {
         if (r->fd[i] < 0)
             continue;
@@ -137,7 +166,7 @@ static int serve(rendezvous *r, const void *in, unsigned char *out, size_t bytes
         if (lost && !why) {
             r->state.missing |= 1u << i;
             why = answer.why = lost;
-            answer.missing = r->state.missing;
+            answer.state = r->state;
         }
     }
     return why;
@@ -179,13 +208,14 @@ static int ask(rendezvous *r, const void *in, void *out, size_t bytes, uint64_t 
     if (!why)
         why = rfi_socket_send(r->fd[0], in, bytes, deadline);
     deadline += (uint64_t)VERDICT_MS * 1000000u;
-    if (!why)
-        why = rfi_socket_recv(r->fd[0], &h, sizeof h, deadline);
-    if (why)
+    if (why && why != ECONNRESET) /* who has gone may have answered before */
         return why;
+    int unheard = r->fd[0] < 0 ? why : rfi_socket_recv(r->fd[0], &h, sizeof h, deadline);
+    if (unheard)
+        return why ? why : unheard;
     if (h.magic != MAGIC || h.bytes != bytes)
         return EPROTO;
-    r->state.missing = h.missing;
+    r->state = h.state;
     if (h.why)
         return h.why;
     return rfi_socket_recv(r->fd[0], out, bytes * (size_t)r->world, deadline);
@@ -205,6 +235,8 @@ static void leave(void *ctx)
     rfi_socket_close(&r->listener);
     for (int i = 0; i < RF_MAX_WORLD; i++)
         rfi_socket_close(&r->fd[i]);
+    for (int i = 0; i < r->n_lost; i++)
+        rfi_socket_close(&r->lost[i]);
     free(r);
 }
 

@@ -147,7 +147,12 @@ static rf_result allgather(const rf_bootstrap *boot, const void *in, void *out, 
     if (!why)
         return RF_OK;
     char who[128];
-    uint32_t missing = rfi_bootstrap_missing(boot);
+    const rfi_bootstrap_state *state = rfi_bootstrap_state_of(boot);
+    uint32_t missing = state ? state->missing : 0;
+    if (why == EPROTO && state && state->other_world)
+        return rfi_fail(err, RF_E_MISMATCH, (int)state->other_rank, "identity",
+                        "rank %u has world = %u, rank 0 has %u", state->other_rank,
+                        state->other_world, state->first_world);
     int blame = missing ? __builtin_ctz(missing) : -1;
     name_missing(missing, who, sizeof who);
     if (why == ETIMEDOUT)

@@ -390,6 +390,32 @@ static void whoever_does_not_come_is_named(void **state)
         RANKS_ASSERT(ranks_run(3, absent, &missing, NULL));
 }
 
+static void of_another_world(int rank, int world, void *arg)
+{
+    const int *worlds = arg;
+    (void)world;
+    rf_bootstrap boot;
+    rfi_control c;
+    rf_error err = {0};
+    RANK_CHECK(!rf_bootstrap_socket(job, rank, worlds[rank], &boot, &err), "%s", err.text);
+    rf_result bad = rfi_control_open(&c, &boot, RF_OK, NULL, 20000, &err);
+    rf_bootstrap_free(&boot);
+    RANK_CHECK(bad == RF_E_MISMATCH && worlds[err.rank] != worlds[0], "%d, rank %d: %s", bad,
+               err.rank, err.text);
+    char text[64];
+    snprintf(text, sizeof text, "rank %d has world = %d, rank 0 has %d", err.rank, worlds[err.rank],
+             worlds[0]);
+    RANK_CHECK(!strcmp(err.text, text), "%s", err.text);
+}
+
+static void another_world_size_is_a_mismatch_for_all(void **state)
+{
+    (void)state;
+    static const int worlds[][3] = {{3, 2, 3}, {2, 3, 3}, {3, 3, 4}};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+        RANKS_ASSERT(ranks_run(3, of_another_world, (void *)(uintptr_t)worlds[i], NULL));
+}
+
 static void absent_thread(int rank, int world, void *arg)
 {
     (void)world;
@@ -466,6 +492,7 @@ int main(void)
         test(strangers_are_dropped),
         test(the_kernel_names_the_other_end),
         test(whoever_does_not_come_is_named),
+        test(another_world_size_is_a_mismatch_for_all),
         test_threads(a_thread_that_does_not_come_is_named),
         test(a_callback_that_fails_or_lies_is_an_error),
         test(wrong_bootstrap_arguments_are_refused),
