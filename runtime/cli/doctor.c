@@ -191,6 +191,18 @@ static void print_gpus(const job *j)
     print_finding(found || j->setup.backend != RF_BACKEND_CUDA, "gpus", finding);
 }
 
+/* One that is off breaks nothing: another serves the ranks. */
+static void print_transports(const rf_comm *comm)
+{
+    rf_transport_info t;
+    for (size_t i = 0; rf_transport_query(comm, i, &t) == RF_OK; i++) {
+        char finding[FINDING];
+        snprintf(finding, sizeof finding, "%s: %s%.*s", t.name,
+                 t.on ? "works" : "off: ", FINDING - 32, t.reason);
+        print_finding(t.on, "transport", finding);
+    }
+}
+
 static int rank(const rf_bootstrap *boot, void *ctx)
 {
     job *j = ctx;
@@ -206,6 +218,8 @@ static int rank(const rf_bootstrap *boot, void *ctx)
         rf_cli_comm_close(&c, 0);
         return rf_cli_failed("preparing", &err);
     }
+    if (boot->rank == 0)
+        print_transports(c.comm);
     if (boot->rank == 0)
         printf("%s %-9s %d ranks see each other; what would be used, and why:\n", rf_cli_mark(1),
                "ranks", boot->world);

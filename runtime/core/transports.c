@@ -207,3 +207,17 @@ unsigned char *rfi_region(const rf_comm *comm, int transport, int rank, int chan
     unsigned char *base = rank == comm->rank ? t->own.base : t->import[rank].base;
     return base + (size_t)channel * t->layout.region_bytes;
 }
+
+rf_result rf_transport_query(const rf_comm *comm, size_t i, rf_transport_info *out)
+{
+    if (!comm || !out || i >= comm->backend->n_transports)
+        return RF_E_ARG;
+    uint8_t code = comm->backend->transports[i];
+    const rfi_transport *t = &comm->transport[code];
+    memset(out, 0, sizeof *out);
+    out->name = rfi_transport_text(code);
+    out->on = t->on;
+    if (!t->on)
+        memcpy(out->reason, t->why.text, sizeof out->reason);
+    return RF_OK;
+}

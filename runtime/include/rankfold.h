@@ -313,6 +313,15 @@ RF_API rf_result rf_comm_create(const rf_config *config, const rf_bootstrap *boo
 RF_API rf_result rf_comm_create_all(const rf_config *config, int world, rf_comm **out,
                                     rf_error *err);
 
+/* The i-th kind of memory that the comm's ranks may meet in, best first, and why not; the same on
+ * all ranks. Errors: E_ARG, also when there are no more. */
+typedef struct rf_transport_info {
+    const char *name; /* "cpu", "peer", "host"; static */
+    int on;
+    char reason[RF_ERROR_TEXT]; /* of being off; else empty */
+} rf_transport_info;
+RF_API rf_result rf_transport_query(const rf_comm *comm, size_t i, rf_transport_info *out);
+
 RF_API int rf_comm_rank(const rf_comm *comm);
 RF_API int rf_comm_world(const rf_comm *comm);
 

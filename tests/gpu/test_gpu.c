@@ -3,8 +3,8 @@
  *     generated/host/test/test_gpu [-w WORLD] [-n REPLAYS] [-t] [name ...]
  *
  * WORLD defaults to 2; more ranks than GPUs share them (then MPS has to run). -n: of `relay`
- * (100000, a fiftieth where GPUs are shared). -t: ranks are threads. With NCCL_P2P_DISABLE=1 in the
- * environment all go through host memory.
+ * (100000, a fiftieth where GPUs are shared) and `mixed` (a tenth of that). -t: ranks are threads.
+ * With NCCL_P2P_DISABLE=1 in the environment all go through host memory.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -14,12 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/codes.h"
 #include "gpu/gpu.h"
 
 #define CAPACITY (4u << 20)
 
 static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16};
-static const uint64_t counts[] = {1, 2, 7, 8, 9, 31, 64, 1000, 4096, 4099, 65541, 300001};
+static const uint64_t counts[] = {1, 2, 7, 8, 9, 31, 64, 1000, 4096, 4099, 65541, 300001, 1000003};
 #define N(array) (sizeof(array) / sizeof *(array))
 
 static void call(gpu *g, rf_comm *comm, int in_place, rf_dtype dtype, uint64_t count,
@@ -125,6 +126,55 @@ static void variants(int rank, int world, void *arg)
     gpu_close(&g);
 }
 
+/* ---- which memory the ranks meet in ---- */
+
+static int is_on(const rf_comm *comm, int transport)
+{
+    return comm->transport[transport].on;
+}
+
+/* As it is, by the config's flag, and by the environment of the last rank alone (of all, where
+ * ranks are threads). */
+static void transports(int rank, int world, void *arg)
+{
+    (void)arg;
+    static const char *const reasons[] = {NULL, "RF_NO_PEER", "NCCL_P2P_DISABLE"};
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    int forced = getenv("NCCL_P2P_DISABLE") != NULL;
+    for (int i = 0; i < (int)N(reasons); i++) {
+        rf_config config = gpu_config(&g, CAPACITY);
+        rf_error err = {0};
+        char name[32], status[32768];
+        snprintf(name, sizeof name, "transports%d", i);
+        config.flags |= i == 1 ? RF_NO_PEER : 0;
+        rank_barrier();
+        if (i == 2 && rank == world - 1)
+            setenv("NCCL_P2P_DISABLE", "1", 1);
+        rank_barrier();
+        rf_comm *comm = gpu_comm(&g, name, &config);
+        RANK_CHECK(is_on(comm, RFI_TRANSPORT_HOST), "%s",
+                   comm->transport[RFI_TRANSPORT_HOST].why.text);
+        rf_status_json(comm, status, sizeof status);
+        RANK_CHECK(is_on(comm, RFI_TRANSPORT_PEER) == (!reasons[i] && !forced), "%s", status);
+        RANK_CHECK(!reasons[i] || strstr(status, reasons[i]), "%s", status);
+        RANK_CHECK(!reasons[i] || strstr(comm->env.text, "\ntransports=host\n"), "%s",
+                   comm->env.text);
+        if (rank == 0)
+            printf("  %s\n",
+                   reasons[i] ? comm->transport[RFI_TRANSPORT_PEER].why.text : comm->hw.text);
+        gpu_fill(&g, RF_BF16, 4099, 0, (uint64_t)i);
+        call(&g, comm, 0, RF_BF16, 4099, 0);
+        gpu_wait(&g, comm);
+        gpu_check(&g, RF_BF16, 4099, 0, "over host memory");
+        RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+        rf_comm_destroy(comm);
+    }
+    if (!forced)
+        unsetenv("NCCL_P2P_DISABLE");
+    gpu_close(&g);
+}
+
 /* ---- graphs of an odd number of calls, replayed, with eager calls between ---- */
 
 #define CALLS   7
@@ -183,25 +233,47 @@ static void spin(void *us)
         ;
 }
 
-static void hand_over(gpu *g, rf_comm *comm, CUdeviceptr state, uint64_t count, uint32_t carrier)
+/* What serves the call: the plan, or any variant that can, with any grid, over any transport. */
+static const rf_variant *pick(const rf_comm *comm, uint64_t count, uint32_t dice)
 {
-    CUdeviceptr in = carrier % (uint32_t)g->world == (uint32_t)g->rank ? state : g->in; /* zeros */
-    rf_result result = rf_all_reduce(comm, 0, (void *)(uintptr_t)in, (void *)(uintptr_t)state,
-                                     count, RF_BF16, g->stream);
+    rf_shape shape = {.dtype = RF_BF16, .rows = 1, .hidden = count};
+    size_t n = rfi_variant_count(comm);
+    for (size_t i = 0; i < n; i++) {
+        const rf_variant *v = rfi_variant_at(comm, (dice + i) % n);
+        if (!rfi_refusal(comm, v, &shape))
+            return v;
+    }
+    return NULL;
+}
+
+static void hand_over(gpu *g, rf_comm *comm, CUdeviceptr state, uint64_t count, uint32_t carrier,
+                      int mixed)
+{
+    CUdeviceptr from =
+        carrier % (uint32_t)g->world == (uint32_t)g->rank ? state : g->in; /* zeros */
+    void *in = (void *)(uintptr_t)from, *out = (void *)(uintptr_t)state;
+    rf_result result = mixed
+                           ? rfi_launch(comm, 0, pick(comm, count, carrier >> 8),
+                                        1 + (carrier >> 4) % 12, in, out, count, RF_BF16, g->stream)
+                           : rf_all_reduce(comm, 0, in, out, count, RF_BF16, g->stream);
     RANK_CHECK(result == RF_OK, "%s", rf_comm_error(comm)->text);
 }
 
-static void relay(int rank, int world, void *arg)
+static void hand_around(int rank, int world, int mixed)
 {
-    (void)arg;
     enum { EACH = 100 }; /* replays between two waits */
     static const uint64_t sizes[STATES] = {1000, 65541, 4099};
     int shared = world > gpu_count(), replayed = shared ? relay_replays / 50 : relay_replays;
+    replayed /= mixed ? 10 : 1;
     gpu g;
     gpu_open(&g, rank, world, CAPACITY);
     rf_config config = gpu_config(&g, CAPACITY);
-    rf_comm *comm = gpu_comm(&g, "relay", &config);
+    rf_comm *comm = gpu_comm(&g, mixed ? "mixed" : "relay", &config);
     rf_error err = {0};
+    for (size_t i = 0; mixed && i < rfi_variant_count(comm); i++)
+        RANK_CHECK(!comm->transport[rfi_variant_at(comm, i)->transport].on ||
+                       !rfi_variant_ready(comm, rfi_variant_at(comm, i), &err),
+                   "%s", err.text);
     uint32_t random = 12345, eager = 0, late = 0;
     CUdeviceptr state[STATES];
     uint16_t *word = (uint16_t *)(void *)g.expected, *found = (uint16_t *)(void *)g.found;
@@ -217,7 +289,7 @@ static void relay(int rank, int world, void *arg)
     DRIVER(&g, cuStreamSynchronize(g.stream));
     capture_begin(&g, comm);
     for (int i = 0; i < LEGS; i++)
-        hand_over(&g, comm, state[i % STATES], sizes[i % STATES], next_random(&random));
+        hand_over(&g, comm, state[i % STATES], sizes[i % STATES], next_random(&random), mixed);
     CUgraphExec exec = capture_end(&g, comm);
     for (int i = 0; i < replayed; i++) {
         uint32_t dice = next_random(&random); /* alike on all ranks */
@@ -229,7 +301,7 @@ static void relay(int rank, int world, void *arg)
         if (dice >> 4 & 1) {
             eager++;
             int which = (dice >> 5 & 7) % STATES;
-            hand_over(&g, comm, state[which], sizes[which], dice >> 9);
+            hand_over(&g, comm, state[which], sizes[which], dice >> 9, mixed);
         }
         if (i % EACH == EACH - 1)
             gpu_wait(&g, comm);
@@ -249,6 +321,20 @@ static void relay(int rank, int world, void *arg)
     RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
     rf_comm_destroy(comm);
     gpu_close(&g);
+}
+
+static void relay(int rank, int world, void *arg)
+{
+    (void)arg;
+    hand_around(rank, world, 0);
+}
+
+/* Every call by another variant with another grid: neither families nor transports of one channel
+ * disturb each other. */
+static void mixed(int rank, int world, void *arg)
+{
+    (void)arg;
+    hand_around(rank, world, 1);
 }
 
 /* ---- tensors that are not the device's ---- */
@@ -621,10 +707,10 @@ static const struct {
     rank_fn run;
     int processes_only, spare; /* spare: GPUs must not be shared */
 } tests[] = {
-    {"refusals", refusals, 0, 0}, {"sums", sums, 0, 0},       {"variants", variants, 0, 0},
-    {"tensors", tensors, 0, 0},   {"replays", replays, 0, 0}, {"relay", relay, 0, 0},
-    {"captures", captures, 0, 0}, {"faults", faults, 0, 0},   {"killed", killed, 1, 1},
-    {"times", times, 1, 1},
+    {"refusals", refusals, 0, 0}, {"transports", transports, 0, 0}, {"sums", sums, 0, 0},
+    {"variants", variants, 0, 0}, {"tensors", tensors, 0, 0},       {"replays", replays, 0, 0},
+    {"relay", relay, 0, 0},       {"mixed", mixed, 0, 0},           {"captures", captures, 0, 0},
+    {"faults", faults, 0, 0},     {"killed", killed, 1, 1},         {"times", times, 1, 1},
 };
 
 int main(int argc, char **argv)

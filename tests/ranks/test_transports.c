@@ -150,6 +150,17 @@ static void compare_status(const attempt *a, const rf_comm *comm, int rank)
     RANK_CHECK(!a->words || strstr(mine, a->words), "no \"%s\" in %s", a->words, mine);
 }
 
+static void check_query(const rf_comm *comm, const char *words)
+{
+    rf_transport_info t[2];
+    RANK_CHECK(!rf_transport_query(comm, 0, &t[0]) && !strcmp(t[0].name, "peer"), "not peer");
+    RANK_CHECK(!rf_transport_query(comm, 1, &t[1]) && !strcmp(t[1].name, "cpu"), "not cpu");
+    RANK_CHECK(t[0].on == !words && t[1].on && !t[1].reason[0], "%s | %s", t[0].reason,
+               t[1].reason);
+    RANK_CHECK(words ? !!strstr(t[0].reason, words) : !t[0].reason[0], "%s", t[0].reason);
+    RANK_CHECK(rf_transport_query(comm, 2, &t[0]) == RF_E_ARG, "a third one");
+}
+
 static void check_plan(const rf_comm *comm, const char *words)
 {
     rf_plan_info info;
@@ -167,6 +178,7 @@ static void one_is_left(int rank, int world, void *arg)
     rf_comm *comm = try_both(a, rank, world, RF_OK, &err);
     compare_status(a, comm, rank);
     check_plan(comm, a->words);
+    check_query(comm, a->words);
     RANK_CHECK(strstr(comm->env.text, a->words ? "\ntransports=cpu\n" : "\ntransports=peer,cpu\n"),
                "%s", comm->env.text);
     const rf_shape shape = {.dtype = RF_F32, .rows = 1, .hidden = 1000};
