@@ -37,6 +37,8 @@ ALL(KERNEL, 2)
 ALL(KERNEL, 3)
 ALL(KERNEL, 4)
 ALL(KERNEL, 5)
+ALL(KERNEL, 6)
+ALL(KERNEL, 7)
 ALL(KERNEL, 8)
 
 #define ROW(name, world, unroll, dependent, threads)                                               \
@@ -49,5 +51,7 @@ const kernel_table TABLE = {
      [3] = {ALL(ROW, 3)},
      [4] = {ALL(ROW, 4)},
      [5] = {ALL(ROW, 5)},
+     [6] = {ALL(ROW, 6)},
+     [7] = {ALL(ROW, 7)},
      [8] = {ALL(ROW, 8)}},
 };

@@ -4,8 +4,9 @@
 
 #include "machine.h"
 
-#define THREADS 2 /* of a block that move data: a tensor of a few packs keeps several blocks busy  \
-                   */
+#define THREADS                                                                                    \
+    2 /* of a block that move data: a tensor of a few packs keeps several blocks busy              \
+       */
 
 typedef struct kernel_row {
     machine_kernel kernel;
@@ -19,10 +20,10 @@ typedef struct kernel_table {
     int host;
     int dtype;
     uint32_t n;                          /* for each world */
-    kernel_row row[RF_MAX_WORLD + 1][8]; /* by world; worlds 2 to 5 and 8 */
+    kernel_row row[RF_MAX_WORLD + 1][8]; /* by world, from 2 */
 } kernel_table;
 
-extern const kernel_table kernels_peer_f32, kernels_peer_bf16, kernels_host_f32, kernels_host_bf16,
-    kernels_host_f16;
+extern const kernel_table kernels_peer_f32, kernels_peer_bf16, kernels_peer_f16, kernels_host_f32,
+    kernels_host_bf16, kernels_host_f16;
 
 #endif

@@ -1,5 +1,7 @@
+#undef _FORTIFY_SOURCE /* a longjmp between stacks is no mistake here */
 #include "machine.h"
 
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
@@ -10,7 +12,9 @@
 typedef enum fibre_state { RUNNABLE, AT_BARRIER, WAITING, DONE } fibre_state;
 
 typedef struct fibre {
-    ucontext_t context;
+    ucontext_t start;
+    jmp_buf here; /* once it has started; saves no signal mask, which would be a system call */
+    int started;
     char *stack;
     struct kernel *kernel;
     uint32_t thread, block;
@@ -52,7 +56,7 @@ struct machine {
     size_t n_flights, room;
     uint64_t serial; /* of the last store */
     uint32_t weight[RF_MAX_WORLD];
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     fibre *current;
 };
 
@@ -167,7 +171,7 @@ static void fibre_main(void)
     f->state = DONE;
     f->kernel->n_done++;
     for (;;) {
-        swapcontext(&f->context, &running->scheduler);
+        machine_step();
     }
 }
 
@@ -179,11 +183,11 @@ static void kernel_start(kernel *k)
         fibre *f = &k->fibres[i];
         f->kernel = k, f->thread = i % k->threads, f->block = i / k->threads;
         f->stack = malloc(STACK_BYTES);
-        getcontext(&f->context);
-        f->context.uc_stack.ss_sp = f->stack;
-        f->context.uc_stack.ss_size = STACK_BYTES;
-        f->context.uc_link = NULL;
-        makecontext(&f->context, fibre_main, 0);
+        getcontext(&f->start);
+        f->start.uc_stack.ss_sp = f->stack;
+        f->start.uc_stack.ss_size = STACK_BYTES;
+        f->start.uc_link = NULL;
+        makecontext(&f->start, fibre_main, 0);
     }
 }
 
@@ -240,7 +244,13 @@ static void barrier_release(kernel *k, uint32_t block)
 static void fibre_run(machine *m, fibre *f)
 {
     m->current = f;
-    swapcontext(&m->scheduler, &f->context);
+    if (setjmp(m->scheduler) == 0) {
+        if (f->started) {
+            longjmp(f->here, 1);
+        }
+        f->started = 1;
+        setcontext(&f->start);
+    }
     if (f->state == AT_BARRIER || f->state == DONE) {
         barrier_release(f->kernel, f->block);
     }
@@ -348,7 +358,9 @@ uint32_t machine_grid(void)
 
 void machine_step(void)
 {
-    swapcontext(&running->current->context, &running->scheduler);
+    if (setjmp(running->current->here) == 0) {
+        longjmp(running->scheduler, 1);
+    }
 }
 
 uint32_t machine_load(const uint32_t *at)
@@ -371,6 +383,14 @@ static uint32_t owner_of(const machine *m, const void *at)
         }
     }
     return m->config.world;
+}
+
+int machine_is_slot(const void *at)
+{
+    const machine *m = running;
+    uint32_t rank = owner_of(m, at);
+    return rank < m->config.world &&
+           lies_in(at, m->region[rank] + RF_REGION_HEADER, RF_SLOTS * m->config.slot_bytes);
 }
 
 static void store(uint32_t *at, const uint32_t *word, uint32_t words)

@@ -29,6 +29,7 @@ typedef enum machine_flaw {
     FLAW_BLOCK_EPOCH, /* every block advances the epoch, not the last one */
     FLAW_NO_WAIT,     /* dependent kernels do not wait for the one before */
     FLAW_NO_REARM,    /* what was read is not re-armed */
+    FLAW_EARLY_CLEAR, /* what was read is re-armed at once, also where the rest has not come */
     FLAW_TEARING,     /* wide accesses to host memory are four words too */
     FLAW_NO_FENCE,    /* a fence does not wait for stores */
     FLAW_NO_TAG,      /* wire e12: the tag is always the same */
@@ -67,6 +68,7 @@ uint32_t machine_block(void);
 uint32_t machine_grid(void);
 void machine_step(void); /* somebody else may run now */
 uint32_t machine_load(const uint32_t *at);
+int machine_is_slot(const void *at);
 void machine_store(uint32_t *at, uint32_t word);
 /* Four words at once where the machine does that: 1, or 0 and nothing is done. */
 int machine_load16(const void *at, rf_pack16 *v);

@@ -28,11 +28,12 @@ typedef struct series {
 
 #define ALL_TAGS 0xffffffffu
 static const series all_series[] = {
-    {"peer_f32", &kernels_peer_f32, 0, 4, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"peer_bf16", &kernels_peer_bf16, 0, 4, 200, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_f32", &kernels_host_f32, 0, 8, 600, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_bf16", &kernels_host_bf16, 0, 8, 400, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_f16", &kernels_host_f16, 0, 8, 300, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"peer_f32", &kernels_peer_f32, 0, 4, 4000, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"peer_bf16", &kernels_peer_bf16, 0, 4, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"peer_f16", &kernels_peer_f16, 0, 4, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_f32", &kernels_host_f32, 0, 8, 3000, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_bf16", &kernels_host_bf16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"host_f16", &kernels_host_f16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
     {"host_e12", &kernels_host_f32, 0, KERNELS_E12, 400, 7, MAX_COUNT, 0, ALL_TAGS},
     {"host_ring", &kernels_host_f32, KERNELS_E12, 4, 400, 7, MAX_COUNT, 0, ALL_TAGS},
     /* four vectors in a slot, tags that come round after 16 calls */
@@ -84,9 +85,9 @@ static void call_fill(machine *m, call *c, const series *s, uint32_t world)
 /* "" = all as it should be, else what was wrong. */
 static const char *run(const series *s, uint64_t seed, machine_flaw flaw)
 {
-    static const uint32_t worlds[] = {2, 3, 4, 5, 2, 3, 4, 8};
+    static const uint32_t worlds[] = {2, 3, 4, 5, 6, 7, 8, 2, 3, 4};
     static char wrong[160];
-    uint32_t world = worlds[seed % 8];
+    uint32_t world = worlds[seed % 10];
     machine_config config = {.seed = seed, .world = world, .flaw = flaw};
     config.host = s->table->host;
     config.tag_mask = s->tag_mask;
@@ -197,6 +198,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         SUM("peer_f32"),
         SUM("peer_bf16"),
+        SUM("peer_f16"),
         SUM("host_f32"),
         SUM("host_bf16"),
         SUM("host_f16"),
@@ -205,6 +207,7 @@ int main(int argc, char **argv)
         FOUND("an epoch per block", "peer_f32", FLAW_BLOCK_EPOCH),
         FOUND("a push before the wait", "peer_f32", FLAW_NO_WAIT),
         FOUND("a slot left as it is", "peer_f32", FLAW_NO_REARM),
+        FOUND("a slot cleared too early", "peer_f32", FLAW_EARLY_CLEAR),
         FOUND("one slot fewer", "host_e12", FLAW_ONE_SLOT),
         FOUND("a store before the wait", "host_e12", FLAW_NO_WAIT),
         FOUND("a vector that tears", "host_e12", FLAW_TEARING),

@@ -60,6 +60,13 @@ RF_DEVICE rf_pack16 load_sys(const void *at)
         machine_step();
         v.w[i] = machine_load((const uint32_t *)at + i);
     }
+    if (machine_flawed() == FLAW_EARLY_CLEAR && machine_is_slot(at)) {
+        for (int i = 0; i < 4; i++) {
+            if (v.w[i] != 0xffffffffu) {
+                machine_store((uint32_t *)at + i, 0xffffffffu);
+            }
+        }
+    }
     return v;
 }
 
