@@ -94,7 +94,7 @@ typedef struct rfi_backend {
     rfi_layout (*layout)(uint8_t transport, uint64_t capacity_bytes);
     /* Why the variant cannot do so many bytes in slots of that size; NULL = it can. Pure. */
     const char *(*misfit)(const rf_variant *variant, uint64_t slot_bytes, uint64_t bytes);
-    /* Do this rank's user and environment want it? */
+    /* Does this rank's environment allow it? */
     rf_result (*permit)(rfi_device *device, uint8_t transport, rf_error *err);
     /* Memory that peers can map, cleared, placed next to this rank. */
     rf_result (*allocate)(rfi_device *device, uint8_t transport, size_t bytes, rfi_memory *out,

@@ -1,6 +1,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/codes.h"
 #include "core/config.h"
 #include "core/env.h"
 #include "core/group.h"
@@ -118,6 +119,13 @@ rf_result rfi_config_packs(const rf_config *config, rf_error *err)
     return RF_OK;
 }
 
+/* A rank alone has no peer to keep away from. */
+const char *rfi_config_forbids(const rf_config *config, int world, uint8_t transport)
+{
+    int no_peer = transport == RFI_TRANSPORT_PEER && config->flags & RF_NO_PEER && world > 1;
+    return no_peer ? "config.flags has RF_NO_PEER" : NULL;
+}
+
 rf_result rf_footprint_query(const rf_config *config, int world, rf_footprint *out, rf_error *err)
 {
     rf_config c;
@@ -132,6 +140,8 @@ rf_result rf_footprint_query(const rf_config *config, int world, rf_footprint *o
     const rfi_backend *backend = rfi_backend_of(c.backend);
     rf_footprint sum = {0};
     for (int i = 0; i < backend->n_transports; i++) {
+        if (rfi_config_forbids(&c, world, backend->transports[i]))
+            continue;
         rfi_layout l = backend->layout(backend->transports[i], c.capacity_bytes);
         sum.device_bytes += c.channels * l.memory.device_bytes;
         sum.host_bytes += c.channels * l.memory.host_bytes;

@@ -13,6 +13,8 @@
 rf_result rfi_config_read(const rf_config *in, rf_config *out, rf_error *err);
 /* Overrides from the environment, RANKFOLD_DISABLE included. E_ARG, E_BACKEND. */
 rf_result rfi_config_environment(rf_config *config, rf_error *err);
+/* Why the config does without a transport (code of RF_TRANSPORT_LIST); NULL = it does not. Pure. */
+const char *rfi_config_forbids(const rf_config *config, int world, uint8_t transport);
 /* Every pack fits this runtime. E_ARG, E_PACK. */
 rf_result rfi_config_packs(const rf_config *config, rf_error *err);
 

@@ -11,7 +11,9 @@
 
 static rf_result permit(rf_comm *comm, uint8_t code, rf_error *err)
 {
-    return comm->backend->permit(comm->device, code, err);
+    const char *why = rfi_config_forbids(&comm->config, comm->world, code);
+    return why ? rfi_fail(err, RF_E_BACKEND, comm->rank, "permit", "%s", why)
+               : comm->backend->permit(comm->device, code, err);
 }
 
 static rf_result allocate(rf_comm *comm, uint8_t code, rf_error *err)

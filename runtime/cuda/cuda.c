@@ -169,7 +169,6 @@ static rf_result cuda_open(const rf_config *config, rfi_device **out, rf_error *
     d->rank = -1;
     d->packs = config->packs;
     d->n_packs = config->n_packs;
-    d->flags = config->flags;
     for (int r = 0; r < RF_MAX_WORLD; r++)
         d->fd[r] = -1;
     CUresult r = v->cuDeviceGet(&d->ordinal, config->device);
@@ -208,8 +207,6 @@ static rf_result cuda_permit(rfi_device *d, uint8_t transport, rf_error *err)
     const char *off = rfi_env_get(RFI_NCCL_P2P_DISABLE);
     if (transport != RFI_TRANSPORT_PEER || d->world == 1)
         return RF_OK;
-    if (d->flags & RF_NO_PEER)
-        return rfi_fail(err, RF_E_BACKEND, d->rank, "permit", "config.flags has RF_NO_PEER");
     if (off && strcmp(off, "0"))
         return rfi_fail(err, RF_E_BACKEND, d->rank, "permit",
                         "NCCL_P2P_DISABLE=%.16s forbids stores between GPUs", off);

@@ -32,7 +32,6 @@ struct rfi_device {
     char *hw_text, *env_text;
     const rf_pack *const *packs;
     size_t n_packs;
-    uint32_t flags; /* of the config */
     int rank, world;
     rf_page *pages;                      /* host memory that the device maps: one per channel ... */
     uint32_t *words;                     /* ... and RF_PROBE_WORDS */

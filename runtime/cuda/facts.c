@@ -41,7 +41,7 @@ int rfi_cuda_node(const char *bus)
 {
     char node[16];
     pci_fact(bus, "numa_node", node, sizeof node);
-    return isdigit((unsigned char)*node) ? atoi(node) : -1;
+    return isdigit((unsigned char)*node) ? (int)strtol(node, NULL, 10) : -1;
 }
 
 /* ---- links ---- */

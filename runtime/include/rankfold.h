@@ -289,10 +289,12 @@ typedef struct rf_config {
         .struct_size = sizeof(rf_config)                                                           \
     }
 
-/* What one rank will allocate at most, in bytes: memory of its device, and memory of the host that
- * the ranks share. cpu: a little more than twice the capacity of each channel, at most 2 MiB. cuda:
- * a little more than four times the capacity for each channel on the device (peer), in whole
- * granules of the driver, mostly 2 MiB; and the host's (host), pinned. */
+/* What one rank will allocate at most, in bytes. cpu: a little more than twice the capacity for
+ * each channel, at most 2 MiB, of host memory that the ranks share. cuda: a little more than four
+ * times the capacity for each channel, in whole granules of the driver (mostly 2 MiB), of device
+ * memory that the peers map, unless RF_NO_PEER is set; and for each channel 4 MiB and three times
+ * the capacity, at most 7 MiB, of pinned host memory. What works in vain, or has no variant in the
+ * packs, is given back or not allocated at all. */
 typedef struct rf_footprint {
     uint64_t device_bytes, host_bytes;
 } rf_footprint;

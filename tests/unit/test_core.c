@@ -235,6 +235,15 @@ static void footprint_is_what_the_layout_takes(void **state)
     assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
     assert_int_equal(all.host_bytes, 3ull * (RF_REGION_HEADER + RF_SLOTS * RFI_SLOT_MAX));
     assert_int_equal(rf_footprint_query(&config, 9, &all, NULL), RF_E_ARG);
+    config.backend = RF_BACKEND_CUDA;
+    assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
+    assert_in_range(all.device_bytes, 12ull << 30, 13ull << 30);
+    assert_in_range(all.host_bytes, 3 * RF_HOST_RING_BYTES, 3 * 7ull << 20);
+    config.flags = RF_NO_PEER;
+    assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
+    assert_in_range(all.device_bytes, 1, 4096);
+    assert_int_equal(rf_footprint_query(&config, 1, &all, NULL), RF_OK);
+    assert_in_range(all.device_bytes, 12ull << 30, 13ull << 30);
     assert_int_equal(rf_footprint_query(&config, 2, NULL, NULL), RF_E_ARG);
 }
 
