@@ -1,5 +1,6 @@
--- lua5.4 forward.lua SYMBOLS OUTPUT: assembly that forwards every symbol that is not the shim's own. Signatures are not needed: a
--- forwarder is one jump through a table, whose entries lead to a look-up until it has been made.
+-- lua5.4 forward.lua SYMBOLS OUTPUT: assembly (x86-64) that forwards every symbol that is not the shim's own.
+-- Signatures are not needed: a forwarder is one jump through a table, whose entries lead to a look-up until it
+-- has been made.
 local list, output = arg[1], arg[2]
 local names = {}
 for line in io.lines(list) do
@@ -29,8 +30,8 @@ for i = 1, #names do
     put("    jmp look_up")
 end
 
--- All registers that can carry arguments are kept. The stack is aligned at the call: return address, index, seven registers and
--- 136 bytes are a multiple of 16.
+-- All registers that can carry arguments are kept. The stack is aligned at the call: return address, index,
+-- seven registers and 136 bytes are a multiple of 16.
 local registers = { "rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax" }
 put("look_up:")
 for _, r in ipairs(registers) do

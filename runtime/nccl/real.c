@@ -90,10 +90,12 @@ static void open_real(void)
         at = symbol(entries[i].name, absent);
         memcpy((char *)&real + entries[i].offset, &at, sizeof at);
     }
-    at = library ? dlsym(library, "ncclGetErrorString") : NULL;
-    memcpy(&real.ncclGetErrorString, at ? (void *)&at : (void *)&text, sizeof at);
-    at = library ? dlsym(library, "ncclGetLastError") : NULL;
-    memcpy(&real.ncclGetLastError, at ? (void *)&at : (void *)&text, sizeof at);
+    /* the two that return texts */
+    memcpy(&at, &text, sizeof at);
+    void *error_string = library ? dlsym(library, "ncclGetErrorString") : at;
+    void *last_error = library ? dlsym(library, "ncclGetLastError") : at;
+    memcpy(&real.ncclGetErrorString, error_string ? &error_string : &at, sizeof at);
+    memcpy(&real.ncclGetLastError, last_error ? &last_error : &at, sizeof at);
     if (!library)
         rfi_shim_say(0, "%s", absent_text());
 }

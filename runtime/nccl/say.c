@@ -20,7 +20,7 @@ void rfi_shim_say(int level, const char *format, ...)
 {
     static int said;
     const char *log = rfi_shim_env(RFI_SHIM_RANKFOLD_LOG);
-    int wanted = log ? atoi(log) : 0;
+    int wanted = log && *log >= '0' && *log <= '9' ? *log - '0' : 0;
     if (level > wanted ||
         (level == 1 && wanted == 1 && __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED)))
         return;

@@ -29,7 +29,7 @@ static rf_result open_worker(rf_comm *comm, int channel, const rf_shape *shape, 
 rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed, rf_error *err)
 {
     rfi_worker w;
-    rf_plan_info plan;
+    rf_plan_info plan = {.fallback = 0};
     rf_error why = {0};
     double ns;
     int wrong = 0;
@@ -78,7 +78,7 @@ rf_result rf_time(rf_comm *comm, int channel, const rf_shape *shape, uint32_t ca
                   size_t n, rf_error *err)
 {
     rfi_worker w;
-    rf_plan_info plan;
+    rf_plan_info plan = {.fallback = 0};
     rf_result rc = open_worker(comm, channel, shape, "time", &w, &plan, err);
     if (rc == RF_OK)
         rc = rfi_worker_settle(&w, 1, err);

@@ -3,6 +3,7 @@
  * STAND_IN_DELAY_US: how long a sum takes at least. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <math.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -54,27 +55,16 @@ static ncclResult_t meet(ncclComm_t c)
 static double half_to_double(uint16_t h)
 {
     int exponent = h >> 10 & 31;
-    double m = h & 1023;
-    double v = exponent ? (m + 1024) / 1024 : m / 512;
-    for (int e = exponent ? exponent : 0; e > 15; e--)
-        v *= 2;
-    for (int e = exponent ? exponent : 0; e < 15; e++)
-        v /= 2;
-    return h >> 15 ? -v : v;
+    double m = exponent ? ldexp((h & 1023) | 1024, exponent - 25) : ldexp(h & 1023, -24);
+    return h >> 15 ? -m : m;
 }
 
-static uint16_t double_to_half(double v) /* what is exact */
+static uint16_t double_to_half(double v) /* what is exact, and normal */
 {
+    int exponent;
+    double m = frexp(fabs(v), &exponent);
     uint16_t sign = v < 0 ? 0x8000 : 0;
-    int exponent = 15;
-    v = v < 0 ? -v : v;
-    if (v == 0)
-        return sign;
-    for (; v >= 2; v /= 2)
-        exponent++;
-    for (; v < 1; v *= 2)
-        exponent--;
-    return (uint16_t)(sign | exponent << 10 | (int)((v - 1) * 1024));
+    return (uint16_t)(v == 0 ? sign : sign | (exponent + 14) << 10 | (int)ldexp(m - 0.5, 11));
 }
 
 static double load(const unsigned char *at, int type)
@@ -298,7 +288,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, void *config)
 {
-    int32_t mine[2] = {color, key}, all[RANKS][2];
+    int32_t mine[2] = {color, key}, all[RANKS][2] = {{0}};
     (void)config;
     call gather = {(unsigned char *)mine, (unsigned char *)all, 2, ncclInt32, -1, comm};
     ncclResult_t r = run(&gather);
@@ -308,7 +298,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
         if (all[i][0] != color)
             continue;
         world++;
-        rank += all[i][1] < key || (all[i][1] == key && i < comm->rank);
+        rank += all[i][1] != key ? all[i][1] < key : i < comm->rank;
     }
     snprintf(name, sizeof name, "%.48s-%u-%d", comm->name, comm->children++, color);
     if (r || color < 0)
