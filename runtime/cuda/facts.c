@@ -25,7 +25,7 @@ static const char *line_of(const char *path, char *buf, size_t size)
 /* The folder of a bus address in sysfs, or a file in it. */
 static void pci_path(const char *bus, const char *name, char *path, size_t size)
 {
-    snprintf(path, size, "/sys/bus/pci/devices/%.16s/%.32s", bus, name);
+    snprintf(path, size, "/sys/bus/pci/devices/%.16s/%.40s", bus, name);
     for (char *c = path; *c; c++)
         *c = (char)tolower((unsigned char)*c);
 }
@@ -35,6 +35,19 @@ static const char *pci_fact(const char *bus, const char *name, char *buf, size_t
     char path[128];
     pci_path(bus, name, path, sizeof path);
     return line_of(path, buf, size);
+}
+
+/* Of the link: the lesser of what the device and the slot can do. */
+static const char *link_fact(const char *bus, const char *name, char *buf, size_t size)
+{
+    char above[64], path[64];
+    snprintf(path, sizeof path, "../%s", name);
+    pci_fact(bus, name, buf, size);
+    pci_fact(bus, path, above, sizeof above);
+    double slot = strtod(above, NULL);
+    if (slot > 0 && slot < strtod(buf, NULL))
+        snprintf(buf, size, "%s", above);
+    return *buf ? buf : "unknown";
 }
 
 int rfi_cuda_node(const char *bus)
@@ -112,8 +125,8 @@ char *rfi_cuda_hw_text(const rfi_device *d)
                                  r == d->rank ? "-" : link_to(d, d->place[r]));
     int n = asprintf(&text, "gpu=%s\nsms=%u\nmemory_gib=%zu\npcie=%s x%s\nnode=%d\nlinks=%s\n",
                      model, d->caps.max_grid, (bytes + (1u << 29)) >> 30,
-                     pci_fact(d->caps.place, "max_link_speed", speed, sizeof speed),
-                     pci_fact(d->caps.place, "max_link_width", width, sizeof width), node_index(d),
+                     link_fact(d->caps.place, "max_link_speed", speed, sizeof speed),
+                     link_fact(d->caps.place, "max_link_width", width, sizeof width), node_index(d),
                      links);
     return n < 0 ? NULL : text;
 }

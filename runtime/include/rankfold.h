@@ -293,8 +293,8 @@ typedef struct rf_config {
  * each channel, at most 2 MiB, of host memory that the ranks share. cuda: a little more than four
  * times the capacity for each channel, in whole granules of the driver (mostly 2 MiB), of device
  * memory that the peers map, unless RF_NO_PEER is set; and for each channel 4 MiB and three times
- * the capacity, at most 7 MiB, of pinned host memory. What works in vain, or has no variant in the
- * packs, is given back or not allocated at all. */
+ * the capacity, at most 7 MiB, of pinned host memory. What turns out not to work is given back;
+ * what the packs have no variant for is not allocated. */
 typedef struct rf_footprint {
     uint64_t device_bytes, host_bytes;
 } rf_footprint;
