@@ -3,8 +3,10 @@
 --     { about = "one line", sets = { { op = { "ar" }, world = { 1, 2 }, ... }, ... } }
 --
 -- where every set lists values for every axis of gen/tactics.lua that its transport has and stands
--- for all combinations that are feasible. The file is data: it may compute with tables, and reaches nothing else.
+-- for all combinations that are feasible. The file is data: it may compute with tables, call the functions
+-- of gen/sets.lua by name, and reaches nothing else.
 
+local sets = require "gen.sets"
 local tactics = require "gen.tactics"
 local variant = require "gen.variant"
 
@@ -15,10 +17,14 @@ local MOST_COMBINATIONS = 200000 -- that are looked at
 local MOST_INSTRUCTIONS = 100000 -- of the file's own code
 local MOST_KIB = 64 * 1024
 
--- Runs the text of a SKU file with no environment, bounded in time and memory.
+-- Runs the text of a SKU file with nothing but the functions of gen/sets.lua, bounded in time and memory.
 -- Returns the table, or nil and the reason.
 local function run(text, path)
-    local chunk, reason = load(text, "=" .. path, "t", {})
+    local offered = {}
+    for name, f in pairs(sets) do
+        offered[name] = f
+    end
+    local chunk, reason = load(text, "=" .. path, "t", offered)
     if not chunk then
         return nil, text:sub(1, 1) == "\27" and path .. ": " .. reason or reason
     end

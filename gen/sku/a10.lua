@@ -1,20 +1,5 @@
 -- NVIDIA A10, A40 and RTX 30 (sm_86), on PCIe. Not measured.
-local WORLDS = { 2, 3, 4, 5, 6, 7, 8 }
-local DTYPES = { "f32", "bf16", "f16" }
-
-local function set(world, algo, threads, unroll, rank)
-    return {
-        op = { "ar" }, world = world, dtype = DTYPES, hidden = { 0 }, algo = algo,
-        transport = { "peer" }, wire = { "nan" }, isa = { "sm86" },
-        unroll = unroll, threads = threads, rank = { rank }, launch = { "seq" },
-    }
-end
-
 return {
     about = "NVIDIA A10, A40 and RTX 30 (sm_86)",
-    sets = {
-        set({ 1 }, { "os" }, { 512 }, { 1 }, "any"),
-        set(WORLDS, { "os", "ts" }, { 256, 512 }, { 1, 2, 4 }, "any"),
-        set(WORLDS, { "os", "ts" }, { 256, 1024 }, { 1 }, "own"),
-    },
+    sets = gpu { isa = "sm86", pcie = true },
 }

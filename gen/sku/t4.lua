@@ -1,19 +1,5 @@
 -- NVIDIA T4 (sm_75), on PCIe. Not measured. bf16 is converted by hand there.
-local WORLDS = { 2, 3, 4, 5, 6, 7, 8 }
-local DTYPES = { "f32", "bf16", "f16" }
-
-local function set(world, algo, threads, unroll, rank)
-    return {
-        op = { "ar" }, world = world, dtype = DTYPES, hidden = { 0 }, algo = algo,
-        transport = { "peer" }, wire = { "nan" }, isa = { "sm75" },
-        unroll = unroll, threads = threads, rank = { rank }, launch = { "seq" },
-    }
-end
-
 return {
     about = "NVIDIA T4 (sm_75)",
-    sets = {
-        set({ 1 }, { "os" }, { 512 }, { 1 }, "any"),
-        set(WORLDS, { "os", "ts" }, { 256, 512 }, { 1, 2 }, "any"),
-    },
+    sets = gpu { isa = "sm75", pcie = true, known_ranks = false },
 }

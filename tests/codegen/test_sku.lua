@@ -113,6 +113,12 @@ function Sku.test_bad_files_are_refused_with_file_field_and_reason()
         { helper.peer_sku { threads = false }, "x.lua: sets[1].threads: is missing, expected a list" },
         { helper.peer_sku { rank = '{ "own" }' },
             "x.lua: sets: nothing generic (hidden 0, algo ts, rank any, launch seq) for ar, world 2" },
+        { helper.peer_sku { transport = '{ "host" }', wire = '{ "e12" }' }, "x.lua: sets: nothing generic "
+            .. "(hidden 0, algo ts, wire flag, rank any, launch seq) for ar, world 2, bf16, host" },
+        { 'return { about = "a", sets = gpu { isa = "sm91" } }', 'x.lua: sets[1].isa[1]: isa is "sm91"' },
+        { 'return { about = "a", sets = gpu { isa = "sm90", pci = true } }', "x.lua:1: gpu: pci is a boolean" },
+        { 'return { about = "a", sets = gpu { isa = 90 } }', "x.lua:1: gpu: isa is a number" },
+        { "gpu = nil return gpu {}", "x.lua:1: attempt to call a nil value" },
         { helper.sku { isa = '{ "avx2" }' },
             "x.lua: sets: nothing generic (isa scalar, hidden 0) for ar, world 1, f32" },
         { helper.sku { isa = '{ "scalar", "avx2" }', hidden = many_hidden },
@@ -136,6 +142,23 @@ function Sku.test_bad_files_are_refused_with_file_field_and_reason()
         luaunit.assertStrContains(reason, case[2])
     end
     luaunit.assertEquals(("x"):rep(3), "xxx") -- strings have their methods back
+end
+
+function Sku.test_gpu_skus_share_their_sets()
+    local function names(options, isa)
+        local parsed = assert(sku.parse(('return { about = "a", sets = gpu { %s } }'):format(options), "x.lua", "x"))
+        local out = {}
+        for i, entry in ipairs(parsed.variants) do
+            out[i] = entry.name:gsub(isa, "smXX")
+        end
+        return out
+    end
+    local h200 = names('isa = "sm90"', "sm90")
+    luaunit.assertEquals(names('isa = "sm120"', "sm120"), h200)
+    luaunit.assertTrue(#names('isa = "sm90", pcie = true', "sm90") > #h200)
+    for _, name in ipairs(names('isa = "sm90", known_ranks = false', "sm90")) do
+        luaunit.assertNil(name:find("_own_"), name)
+    end
 end
 
 function Sku.test_the_limit_counts_kernels()

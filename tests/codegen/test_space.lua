@@ -38,6 +38,9 @@ local VECTOR = { op = "ar", world = 2, dtype = "bf16", hidden = 4096, algo = "os
 local PEER = { op = "ar", world = 4, dtype = "bf16", hidden = 0, algo = "os", transport = "peer",
     wire = "nan", isa = "sm90", unroll = 1, threads = 256, rank = "own", launch = "dep" }
 
+local HOST = { op = "ar", world = 4, dtype = "f16", hidden = 0, algo = "ts", transport = "host",
+    wire = "flag", isa = "sm75", unroll = 2, threads = 320, rank = "any", launch = "seq" }
+
 local function with(changes, variant_)
     local v = {}
     for _, from in ipairs { variant_ or VECTOR, changes } do
@@ -190,6 +193,22 @@ function Space.test_feasible_says_why_not()
     }
     for _, case in ipairs(cases) do
         local feasible, reason = tactics.feasible(with(case[1], PEER))
+        luaunit.assertFalse(feasible, case[2])
+        luaunit.assertStrContains(reason, case[2])
+    end
+    luaunit.assertTrue(tactics.feasible(HOST))
+    luaunit.assertTrue(tactics.feasible(with({ wire = "e12", algo = "os", threads = 64 }, HOST)))
+    cases = {
+        { { wire = "nan" }, "transport host signals through wire e12 or flag, not nan" },
+        { { world = 1, algo = "os" }, "nothing goes through host memory in a world of 1" },
+        { { threads = 64 }, "64 threads: two warps of a ring's block announce and watch" },
+        { { world = 8, unroll = 4 }, "take about 264 registers" },
+        { { isa = "avx512" }, "avx512 code cannot use transport host" },
+        { { copy = "ca" }, "transport host has no copy" },
+        { { hidden = 4096 }, "hidden gains nothing" },
+    }
+    for _, case in ipairs(cases) do
+        local feasible, reason = tactics.feasible(with(case[1], HOST))
         luaunit.assertFalse(feasible, case[2])
         luaunit.assertStrContains(reason, case[2])
     end
