@@ -31,6 +31,7 @@ rfi_entry *rfi_entry_add(ncclComm_t comm, uint64_t name)
     if (e) {
         e->name = name;
         e->children = 0;
+        e->pending = 0;
         __atomic_store_n(&e->key, comm, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&lock);

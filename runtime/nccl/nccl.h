@@ -19,6 +19,7 @@ enum { /* of ncclResult_t, ncclRedOp_t and ncclDataType_t */
        ncclSystemError = 2,
        ncclInvalidArgument = 4,
        ncclRemoteError = 6,
+       ncclInProgress = 7,
        ncclSum = 0,
        ncclFloat16 = 6,
        ncclFloat32 = 7,

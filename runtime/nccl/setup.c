@@ -1,6 +1,7 @@
 /* Making the comm behind an NCCL communicator, and its end. Every step is a collective with one
  * verdict, so that all ranks end with a comm of ours or none does. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,9 +142,11 @@ static rf_result nccl_all_reduce(void *ctx, const void *in, void *out, uint64_t 
 {
     static const int types[] = {
         [RF_F32] = ncclFloat32, [RF_BF16] = ncclBfloat16, [RF_F16] = ncclFloat16};
-    return rfi_nccl_real()->ncclAllReduce(in, out, count, types[dtype], ncclSum, ctx, stream)
-               ? RF_E_BACKEND
-               : RF_OK;
+    const rfi_nccl *real = rfi_nccl_real();
+    ncclResult_t r = real->ncclAllReduce(in, out, count, types[dtype], ncclSum, ctx, stream);
+    while (r == ncclInProgress && !real->ncclCommGetAsyncError(ctx, &r) && r == ncclInProgress)
+        sched_yield();
+    return r ? RF_E_BACKEND : RF_OK;
 }
 
 static rf_result give_baseline(rfi_entry *e, rf_error *err)

@@ -33,37 +33,52 @@ static _Thread_local int groups;
 /* ---- communicators ---- */
 
 /* In a group NCCL makes it later, and may make several ranks of one thread at once. */
-static int can_attend(int nranks)
+static int can_attend(void)
 {
     if (!inside && groups)
         rfi_shim_say(1, "a communicator made in a group stays with NCCL");
-    return !inside && !groups && nranks > 1;
+    return !inside && !groups;
 }
 
-/* `made`: by NCCL, at once. */
-static void attend(ncclResult_t made, ncclComm_t comm, uint64_t name, int nranks, int rank,
+/* NCCL's side is ready. presence: opened before, or -1. */
+static void complete(rfi_entry *e, int presence, uint32_t patience_ms)
+{
+    int nranks = 0, rank = 0, mine = -1;
+    if (REAL(ncclCommCount(e->key, &nranks)) || REAL(ncclCommUserRank(e->key, &rank)) || nranks < 2)
+        return;
+    if (presence < 0)
+        mine = presence = rfi_presence_open(e->name, rank);
+    inside++; /* tuning calls NCCL */
+    if (presence >= 0)
+        rfi_entry_set_up(e, nranks, rank, patience_ms);
+    else
+        rfi_shim_say(1, "rank %d cannot listen for the others", rank);
+    inside--;
+    rfi_presence_close(mine);
+}
+
+/* `made`: what NCCL said. A communicator that does not block is completed when it says that it is
+ * ready, which its caller has to ask before the first use. */
+static void attend(ncclResult_t made, ncclComm_t comm, uint64_t name, int presence,
                    uint32_t patience_ms)
 {
-    if (made == ncclSuccess && comm) {
-        rfi_entry *e = rfi_entry_add(comm, name);
-        inside++; /* tuning calls NCCL */
-        if (e)
-            rfi_entry_set_up(e, nranks, rank, patience_ms);
-        inside--;
-    } else {
-        rfi_shim_say(1, "NCCL did not make the communicator at once (result %d)", made);
-    }
+    int later = made == ncclInProgress;
+    rfi_entry *e = comm && (made == ncclSuccess || later) ? rfi_entry_add(comm, name) : NULL;
+    if (e && later)
+        __atomic_store_n(&e->pending, 1, __ATOMIC_RELEASE);
+    else if (e)
+        complete(e, presence, patience_ms);
 }
 
 /* INIT(real call): the same for every way that takes identifiers. */
 #define INIT(call, ids, n_ids)                                                                     \
     do {                                                                                           \
         uint64_t name = rfi_shim_hash(RFI_SHIM_FNV, ids, (n_ids) * sizeof(ncclUniqueId));          \
-        int here = comm && can_attend(nranks);                                                     \
+        int here = comm && can_attend() && nranks > 1;                                             \
         int presence = here ? rfi_presence_open(name, rank) : -1;                                  \
         ncclResult_t made = REAL(call);                                                            \
         if (here)                                                                                  \
-            attend(made, *comm, name, nranks, rank, 0);                                            \
+            attend(made, *comm, name, presence, 0);                                                \
         rfi_presence_close(presence);                                                              \
         return made;                                                                               \
     } while (0)
@@ -96,24 +111,18 @@ EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices
 /* Children of a communicator that is known; their name follows from its name. */
 static void attend_child(ncclResult_t made, rfi_entry *parent, int color, const ncclComm_t *child)
 {
-    int nranks = 0, rank = 0;
     if (!parent)
         return;
     uint64_t name = rfi_shim_hash(parent->name, &parent->children, sizeof parent->children);
     name = rfi_shim_hash(name, &color, sizeof color);
     parent->children++; /* on every rank of the parent, with a child or without */
-    if (made || !*child || REAL(ncclCommCount(*child, &nranks)) ||
-        REAL(ncclCommUserRank(*child, &rank)) || !can_attend(nranks))
-        return;
-    int presence = rfi_presence_open(name, rank);
-    attend(made, *child, name, nranks, rank, PATIENCE_MS);
-    rfi_presence_close(presence);
+    attend(made, *child, name, -1, PATIENCE_MS);
 }
 
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
                                   void *config)
 {
-    rfi_entry *parent = inside || groups ? NULL : rfi_entry_find(comm);
+    rfi_entry *parent = !out || !can_attend() ? NULL : rfi_entry_find(comm);
     if (out)
         *out = NULL;
     ncclResult_t made = REAL(ncclCommSplit(comm, color, key, out, config));
@@ -124,7 +133,7 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_
 EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *out,
                                    void *config, int flags)
 {
-    rfi_entry *parent = inside || groups ? NULL : rfi_entry_find(comm);
+    rfi_entry *parent = !out || !can_attend() ? NULL : rfi_entry_find(comm);
     if (out)
         *out = NULL;
     ncclResult_t made = REAL(ncclCommShrink(comm, exclude, n, out, config, flags));
@@ -177,6 +186,8 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     rfi_entry *e = inside ? NULL : rfi_entry_find(comm);
     if (!e || r || !error || *error)
         return r;
+    if (__atomic_exchange_n(&e->pending, 0, __ATOMIC_ACQ_REL))
+        complete(e, -1, PATIENCE_MS);
     pthread_mutex_lock(&e->lock);
     if (e->comm)
         rf_comm_check(e->comm, &health);

@@ -73,6 +73,7 @@ typedef struct rfi_entry {
     pthread_mutex_t lock;
     uint64_t name;     /* equal on its ranks, and no other communicator's */
     uint32_t children; /* made of it so far */
+    int pending;       /* NCCL is still making it */
     rf_comm *comm;     /* NULL: all is NCCL's */
     rf_store *store;
     rfi_order order;

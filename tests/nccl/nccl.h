@@ -19,6 +19,7 @@ enum {
     ncclInternalError,
     ncclInvalidArgument
 };
+enum { ncclInProgress = 7 };
 enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg };
 enum { ncclInt32 = 2, ncclFloat16 = 6, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 };
 

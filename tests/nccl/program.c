@@ -148,6 +148,15 @@ static void reduce(ncclComm_t comm, size_t count, int type, int op, int in_place
     check(&t, "all-reduce");
 }
 
+/* Of a communicator that does not block: waits until it is there. */
+static void wait_for(ncclResult_t made, ncclComm_t comm)
+{
+    CHECK(made == ncclSuccess || made == ncclInProgress, "%d", made);
+    while (made == ncclInProgress)
+        NCCL(ncclCommGetAsyncError(comm, &made));
+    CHECK(made == ncclSuccess, "%d", made);
+}
+
 /* ---- scenarios ---- */
 
 static const size_t counts[] = {1, 7, 255, 1024, 4099, 16384};
@@ -201,7 +210,9 @@ static void split(ncclComm_t comm)
                 ranks[members++] = r;
         if (round == 1 && color == 1)
             color = -1;
-        NCCL(ncclCommSplit(comm, color, -rank, &child, NULL));
+        ncclResult_t made = nccl.ncclCommSplit(comm, color, -rank, &child, NULL);
+        if (child)
+            wait_for(made, child);
         CHECK((child == NULL) == (color < 0), "split");
         if (child) {
             NCCL(ncclCommCount(child, &count));
@@ -254,8 +265,10 @@ static void run(const char *name, const ncclUniqueId ids[2])
         s++;
     CHECK(s < scenarios + N(scenarios), "no scenario %s", name);
     ncclComm_t comms[2];
-    for (int i = 0; i < 2; i++)
-        NCCL(ncclCommInitRank(&comms[i], world, ids[i], rank));
+    for (int i = 0; i < 2; i++) {
+        ncclResult_t made = nccl.ncclCommInitRank(&comms[i], world, ids[i], rank);
+        wait_for(made, comms[i]);
+    }
     s->run(comms[0]);
     reduce(comms[1], 4096, ncclFloat32, ncclSum, 0, 0);
     if (!s->ends) {
