@@ -168,8 +168,8 @@ local rules = {
             and ("%d threads are no whole number of warps"):format(v.threads)
     end,
     function(v)
-        return v.transport == "host" and v.wire == "flag" and v.threads < 96
-            and ("%d threads: two warps of a ring's block announce and watch, others have to work")
+        return v.transport == "host" and v.wire == "flag" and v.threads < 192
+            and ("%d threads: two warps of a ring's block announce and watch, four at least have to work")
                 :format(v.threads)
     end,
     function(v)
@@ -177,8 +177,10 @@ local rules = {
             return false
         end
         local needed = 4 * v.unroll * (v.world + 2) + 40 -- packs of every rank, own and ahead
-        if v.wire == "flag" and v.algo == "ts" then
+        if v.wire == "flag" then
             needed = needed + 2 * v.unroll * v.world -- and where they lie
+        elseif v.algo == "ts" then
+            needed = needed + v.world
         end
         local most = math.min(255, 65536 // v.threads)
         return needed > most and ("%d packs of %d ranks in flight take about %d registers, %d threads "

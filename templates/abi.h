@@ -157,6 +157,7 @@ typedef struct rf_ring_flag {
     unsigned char pad[RF_LINE - 8];
 } rf_ring_flag;
 #define RF_RING_TURN_BITS 22
+#define RF_RING_PACKS     (1u << 28) /* most of a tensor, so that its turns can be counted */
 
 /* cuda: what a channel shares with the host, in host memory that the device maps. The device writes
  * all but `abort`. */
