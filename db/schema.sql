@@ -1,4 +1,4 @@
--- Rankfold tactic database, schema 1. SQLite 3.37 or newer (STRICT tables).
+-- Rankfold tactic database, schema 2. SQLite 3.37 or newer (STRICT tables).
 --
 -- Facts are append-only: host, environment, variant, campaign, shape, measurement, sweep, finish. Each has a natural key, so
 -- that two files merge as a union of sets. `decision` is derived: a pure fold over the facts (db/README.md), verified by
@@ -6,7 +6,7 @@
 -- stands beside them. Times of day are ISO-8601 UTC; durations are nanoseconds per call, the maximum over the ranks.
 
 PRAGMA application_id = 1380664900; -- 'RKFD'
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 
 -- ---- facts ----
 
@@ -42,7 +42,8 @@ CREATE TABLE variant(
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX variant_by_name ON variant(name);
 
--- One tuning session. The id is 128 random bits. policy: rounds, budget, seed ... as key=value.
+-- One tuning session. The id is 128 random bits. admits: the opt-in tactics that were measured with all the others ('' = none).
+-- policy: rounds, budget, seed ... as key=value.
 CREATE TABLE campaign(
     campaign TEXT NOT NULL PRIMARY KEY CHECK(length(campaign) = 32 AND campaign NOT GLOB '*[^0-9a-f]*'),
     started_utc TEXT NOT NULL CHECK(started_utc GLOB
@@ -50,6 +51,8 @@ CREATE TABLE campaign(
     hw_fp TEXT NOT NULL REFERENCES host,
     env_fp TEXT NOT NULL REFERENCES environment,
     architecture TEXT NOT NULL,
+    admits TEXT NOT NULL CHECK(admits IN ('', 'reassoc', 'lossy', 'reassoc,lossy', 'dependent', 'reassoc,dependent',
+        'lossy,dependent', 'reassoc,lossy,dependent')),
     tool TEXT NOT NULL,
     toolchain TEXT NOT NULL,
     policy TEXT NOT NULL
@@ -91,7 +94,7 @@ CREATE TABLE measurement(
     FOREIGN KEY(campaign, shape_no) REFERENCES shape(campaign, shape_no)
 ) STRICT, WITHOUT ROWID;
 
--- The shape is completely measured: everything feasible there has its measurement.
+-- The shape is completely measured: everything feasible there that the campaign admits has its measurement.
 CREATE TABLE sweep(
     campaign TEXT NOT NULL,
     shape_no INTEGER NOT NULL,
@@ -108,8 +111,9 @@ CREATE TABLE finish(
 
 -- ---- derived ----
 
--- The choice for a key. hidden 0 = any, served by generic variants. One row per environment; the incumbent is carried over
--- from one to the next. (campaign, shape_no) is the sweep that confirmed or made the choice.
+-- The choice for a key. admits: it is the best for a caller that admits these opt-in tactics; a sweep decides for every subset
+-- of what it admitted. hidden 0 = any, served by generic variants. One row per environment; the incumbent is carried over from
+-- one to the next. (campaign, shape_no) is the sweep that confirmed or made the choice.
 CREATE TABLE decision(
     hw_fp TEXT NOT NULL REFERENCES host,
     architecture TEXT NOT NULL,
@@ -117,6 +121,7 @@ CREATE TABLE decision(
     world INTEGER NOT NULL,
     dtype TEXT NOT NULL,
     mode TEXT NOT NULL,
+    admits TEXT NOT NULL,
     hidden INTEGER NOT NULL,
     bucket_bytes INTEGER NOT NULL,
     env_fp TEXT NOT NULL REFERENCES environment,
@@ -127,9 +132,10 @@ CREATE TABLE decision(
     runner_up_hash TEXT REFERENCES variant, -- NULL: there was no other
     runner_up_grid INTEGER,
     runner_up_median_ns REAL,
+    baseline_median_ns REAL, -- the caller's own collective, judged with it; NULL: not measured, Inf: it failed or was dropped
     campaign TEXT NOT NULL,
     shape_no INTEGER NOT NULL,
-    PRIMARY KEY(hw_fp, architecture, op, world, dtype, mode, hidden, bucket_bytes, env_fp),
+    PRIMARY KEY(hw_fp, architecture, op, world, dtype, mode, admits, hidden, bucket_bytes, env_fp),
     FOREIGN KEY(campaign, shape_no) REFERENCES sweep(campaign, shape_no)
 ) STRICT, WITHOUT ROWID;
 
@@ -163,7 +169,7 @@ CREATE TRIGGER finish_no_delete BEFORE DELETE ON finish BEGIN SELECT RAISE(ABORT
 
 -- Every measurement with all that belongs to it.
 CREATE VIEW measurements AS
-SELECT m.campaign, c.started_utc, c.hw_fp, c.env_fp, c.architecture, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden,
+SELECT m.campaign, c.started_utc, c.hw_fp, c.env_fp, c.architecture, c.admits, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden,
        s.bucket_bytes, v.name AS variant, m.grid, m.outcome, m.samples, round(m.median_ns / 1000, 3) AS median_us,
        round(m.min_ns / 1000, 3) AS min_us, round(m.p10_ns / 1000, 3) AS p10_us, round(m.p90_ns / 1000, 3) AS p90_us,
        round(m.max_ns / 1000, 3) AS max_us, round(m.noise_ns / 1000, 3) AS noise_us, m.variant_hash, m.shape_no,
@@ -176,7 +182,7 @@ JOIN variant v ON v.variant_hash = m.variant_hash;
 -- Tuning sessions, with what they did.
 CREATE VIEW campaigns AS
 SELECT c.campaign, c.started_utc, f.finished_utc, CASE WHEN f.campaign IS NULL THEN 'open' ELSE 'done' END AS state,
-       c.architecture,
+       c.architecture, c.admits,
        (SELECT count(*) FROM shape s WHERE s.campaign = c.campaign) AS shapes,
        (SELECT count(*) FROM sweep w WHERE w.campaign = c.campaign) AS swept,
        (SELECT count(*) FROM measurement m WHERE m.campaign = c.campaign) AS measurements,
@@ -201,21 +207,21 @@ JOIN campaign c ON c.campaign = d.campaign
 WHERE NOT EXISTS (
     SELECT 1 FROM decision e JOIN campaign f ON f.campaign = e.campaign
     WHERE e.hw_fp = d.hw_fp AND e.architecture = d.architecture AND e.op = d.op AND e.world = d.world AND e.dtype = d.dtype
-      AND e.mode = d.mode AND e.hidden = d.hidden AND e.bucket_bytes = d.bucket_bytes
+      AND e.mode = d.mode AND e.admits = d.admits AND e.hidden = d.hidden AND e.bucket_bytes = d.bucket_bytes
       AND (f.started_utc, f.campaign) > (c.started_utc, c.campaign))
-ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.hidden, d.bucket_bytes;
+ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.admits, d.hidden, d.bucket_bytes;
 
 -- What runs here: the choice for every key.
 CREATE VIEW runs AS
-SELECT host, architecture, op, world, dtype, mode, CASE hidden WHEN 0 THEN 'any' ELSE hidden END AS hidden, bucket_bytes,
+SELECT host, architecture, op, world, dtype, mode, admits, CASE hidden WHEN 0 THEN 'any' ELSE hidden END AS hidden, bucket_bytes,
        variant, grid, round(median_ns / 1000, 3) AS median_us, round(noise_ns / 1000, 3) AS noise_us, tuned_utc, hw_fp, env_fp,
        variant_hash
 FROM current;
 
 -- Why it runs: who came second, and by how much. A negative margin means that the incumbent stayed, within the noise.
 CREATE VIEW why AS
-SELECT d.host, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
-       d.variant, d.grid, round(d.median_ns / 1000, 3) AS median_us, round(d.noise_ns / 1000, 3) AS noise_us,
+SELECT d.host, d.op, d.world, d.dtype, d.mode, d.admits, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
+       d.bucket_bytes, d.variant, d.grid, round(d.median_ns / 1000, 3) AS median_us, round(d.noise_ns / 1000, 3) AS noise_us,
        coalesce(r.name, '(no other)') AS runner_up, d.runner_up_grid,
        round(d.runner_up_median_ns / 1000, 3) AS runner_up_us,
        round(100 * (d.runner_up_median_ns - d.median_ns) / d.median_ns, 1) AS margin_pct,
@@ -251,8 +257,8 @@ WITH latest AS (
     FROM measurement m JOIN variant v ON v.variant_hash = m.variant_hash JOIN campaign c ON c.campaign = m.campaign
     GROUP BY c.hw_fp, v.name
 )
-SELECT d.host, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
-       d.variant,
+SELECT d.host, d.op, d.world, d.dtype, d.mode, d.admits, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
+       d.bucket_bytes, d.variant,
        CASE WHEN d.env_fp <> l.env_fp THEN 'other environment: ' || coalesce((
             SELECT group_concat(change, ', ') FROM (
                 SELECT DISTINCT o.field || ' ' || o.value || ' -> ' || n.value AS change
@@ -267,7 +273,7 @@ WHERE d.env_fp <> l.env_fp OR w.variant_hash <> d.variant_hash;
 
 -- The best of every sweep.
 CREATE VIEW sweep_best AS
-SELECT c.hw_fp, c.env_fp, c.architecture, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden, s.bucket_bytes, c.started_utc,
+SELECT c.hw_fp, c.env_fp, c.architecture, c.admits, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden, s.bucket_bytes, c.started_utc,
        m.campaign, m.shape_no, v.name AS variant, m.grid, min(m.median_ns) AS median_ns, m.noise_ns
 FROM sweep w
 JOIN shape s ON s.campaign = w.campaign AND s.shape_no = w.shape_no
@@ -276,15 +282,15 @@ JOIN measurement m ON m.campaign = w.campaign AND m.shape_no = w.shape_no AND m.
 JOIN variant v ON v.variant_hash = m.variant_hash
 GROUP BY m.campaign, m.shape_no;
 
--- What regressed: the best of a sweep is slower than the best of the sweep before it, beyond the noise.
+-- What regressed: the best of a sweep is slower than the best of the sweep before it that admitted the same, beyond the noise.
 CREATE VIEW regressed AS
 WITH step AS (
     SELECT *, lag(median_ns) OVER w AS before_ns, lag(noise_ns) OVER w AS before_noise_ns, lag(variant) OVER w AS before_variant,
            lag(env_fp) OVER w AS before_env_fp, lag(started_utc) OVER w AS before_utc
     FROM sweep_best
-    WINDOW w AS (PARTITION BY hw_fp, architecture, op, world, dtype, mode, rows, hidden ORDER BY started_utc, campaign)
+    WINDOW w AS (PARTITION BY hw_fp, architecture, admits, op, world, dtype, mode, rows, hidden ORDER BY started_utc, campaign)
 )
-SELECT substr(hw_fp, 1, 8) AS host, op, world, dtype, mode, rows, hidden, before_variant,
+SELECT substr(hw_fp, 1, 8) AS host, op, world, dtype, mode, admits, rows, hidden, before_variant,
        round(before_ns / 1000, 3) AS before_us, variant AS now_variant,
        round(median_ns / 1000, 3) AS now_us, round(100 * (median_ns - before_ns) / before_ns, 1) AS slower_pct, before_utc,
        started_utc AS now_utc,
@@ -322,11 +328,10 @@ JOIN campaign c ON c.campaign = m.campaign
 JOIN variant v ON v.variant_hash = m.variant_hash
 WHERE m.outcome NOT IN ('ok', 'dropped');
 
--- The choice against the caller's own collective, measured in the same sweep.
+-- The choice against the caller's own collective, where that was measured too.
 CREATE VIEW versus_baseline AS
-SELECT d.host, d.op, d.world, d.dtype, d.mode, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes,
-       d.variant, round(d.median_ns / 1000, 3) AS median_us, round(b.median_ns / 1000, 3) AS baseline_us,
-       round(b.median_ns / d.median_ns, 2) AS times_faster, d.hw_fp, d.env_fp
+SELECT d.host, d.op, d.world, d.dtype, d.mode, d.admits, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
+       d.bucket_bytes, d.variant, round(d.median_ns / 1000, 3) AS median_us, round(d.baseline_median_ns / 1000, 3) AS baseline_us,
+       round(d.baseline_median_ns / d.median_ns, 2) AS times_faster, d.hw_fp, d.env_fp
 FROM current d
-JOIN measurement b ON b.campaign = d.campaign AND b.shape_no = d.shape_no AND b.outcome = 'ok'
-    AND b.variant_hash = '00000000000000000000000000000000';
+WHERE d.baseline_median_ns < 9e999;

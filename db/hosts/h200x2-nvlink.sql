@@ -1,4 +1,4 @@
--- Facts of a Rankfold tactic database, schema 1. Written by `rankfold db export`, read by
+-- Facts of a Rankfold tactic database, schema 2. Written by `rankfold db export`, read by
 -- `rankfold db import`; decisions follow from the facts.
 INSERT INTO host VALUES('6e5bf38111ae86b87eb017a155f50799','r0.gpu=NVIDIA H200
 r0.sms=132
@@ -82,14 +82,14 @@ INSERT INTO variant VALUES('f09b36b5d862465f104d1c271e59b987','ar_w2_f16_h0_ts_p
 INSERT INTO variant VALUES('f29d6d1be4805bc0d1df025208f7e94f','ar_w2_f16_h0_os_peer_nan_sm90_u1_t1024_own_dep','ar',2,'f16',0,'os','peer','nan','sm90','ca',1024,1,4);
 INSERT INTO variant VALUES('faac4c919f4c05d3df1a0beea902da21','ar_w2_f32_h0_os_peer_nan_sm90_u1_t512_any_seq','ar',2,'f32',0,'os','peer','nan','sm90','ca',512,1,0);
 INSERT INTO variant VALUES('ff2b42234785a4621df0ff54eb9d261e','ar_w2_bf16_h0_os_peer_nan_sm90_u1_t512_own_dep','ar',2,'bf16',0,'os','peer','nan','sm90','ca',512,1,4);
-INSERT INTO campaign VALUES('3113cf4eb12f76216c20d64c48bd76d6','2026-11-30T00:10:59.367Z','6e5bf38111ae86b87eb017a155f50799','be8de1b499c22085f73387412e415007','cuda/sm90','rankfold 0.1.0','nvcc 13.0.88, -std=c++17 --compress-mode=size -Xptxas --warn-on-spills,--warning-as-error','budget_ms=70000
+INSERT INTO campaign VALUES('3113cf4eb12f76216c20d64c48bd76d6','2026-11-30T00:10:59.367Z','6e5bf38111ae86b87eb017a155f50799','be8de1b499c22085f73387412e415007','cuda/sm90','','rankfold 0.1.0','nvcc 13.0.88, -std=c++17 --compress-mode=size -Xptxas --warn-on-spills,--warning-as-error','budget_ms=70000
 filter=*
 force=0
 rounds=7
 seed=6528770964429249735
 statistic=median of rounds, max over ranks
 ');
-INSERT INTO campaign VALUES('e04f05470eb4cdfbefee0b99aa08cfb3','2026-11-30T00:10:38.710Z','6e5bf38111ae86b87eb017a155f50799','be8de1b499c22085f73387412e415007','cuda/sm90','rankfold 0.1.0','nvcc 13.0.88, -std=c++17 --compress-mode=size -Xptxas --warn-on-spills,--warning-as-error','budget_ms=50000
+INSERT INTO campaign VALUES('e04f05470eb4cdfbefee0b99aa08cfb3','2026-11-30T00:10:38.710Z','6e5bf38111ae86b87eb017a155f50799','be8de1b499c22085f73387412e415007','cuda/sm90','','rankfold 0.1.0','nvcc 13.0.88, -std=c++17 --compress-mode=size -Xptxas --warn-on-spills,--warning-as-error','budget_ms=50000
 filter=*
 force=0
 rounds=7

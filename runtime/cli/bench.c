@@ -158,6 +158,7 @@ int rf_cli_bench(int argc, char **argv)
         RF_CLI_WORLD_OPTION(&n),
         RF_CLI_DB_OPTION(&j.setup),
         RF_CLI_BACKEND_OPTION(&j.setup),
+        RF_CLI_ADMIT_OPTION(&j.setup),
         RF_CLI_SHAPE_OPTIONS(&j.shapes),
         {"rounds", 0, "N", RF_CLI_NUMBER, &j.rounds, "samples of each series (default 15)"},
         {"json", 0, NULL, RF_CLI_FLAG, &j.json, "as JSON"},

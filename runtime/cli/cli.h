@@ -22,11 +22,12 @@ int rf_cli_db(int argc, char **argv);
 /* ---- options (options.c) ---- */
 
 typedef enum rf_cli_kind {
-    RF_CLI_FLAG,   /* int *: 1 when given */
-    RF_CLI_TEXT,   /* const char ** */
-    RF_CLI_NUMBER, /* uint64_t *: a whole decimal number from 1 */
-    RF_CLI_TIME,   /* uint32_t *, in milliseconds: 90, 90s, 500ms, 2m */
-    RF_CLI_BACKEND /* rf_backend_kind *: cpu, cuda */
+    RF_CLI_FLAG,    /* int *: 1 when given */
+    RF_CLI_TEXT,    /* const char ** */
+    RF_CLI_NUMBER,  /* uint64_t *: a whole decimal number from 1 */
+    RF_CLI_TIME,    /* uint32_t *, in milliseconds: 90, 90s, 500ms, 2m */
+    RF_CLI_BACKEND, /* rf_backend_kind *: cpu, cuda */
+    RF_CLI_ADMIT    /* uint32_t *: flags of rf_config that admit tactics, a list of their names */
 } rf_cli_kind;
 
 typedef struct rf_cli_option {
@@ -62,6 +63,12 @@ typedef struct rf_cli_syntax {
     {                                                                                              \
         "backend", 0, "NAME", RF_CLI_BACKEND, &(setup)->backend,                                   \
             "cpu (default) or cuda: rank R takes GPU R"                                            \
+    }
+
+#define RF_CLI_ADMIT_OPTION(setup)                                                                 \
+    {                                                                                              \
+        "admit", 0, "LIST", RF_CLI_ADMIT, &(setup)->admit,                                         \
+            "opt-in tactics: reassoc, lossy, dependent (default: none)"                            \
     }
 
 #define RF_CLI_SYNTAX(command, arguments, text, options, min_rest, max_rest)                       \
@@ -170,6 +177,7 @@ typedef struct rf_cli_setup {
     rf_backend_kind backend;
     const char *db;          /* NULL = the user's */
     uint32_t store_flags;    /* RF_STORE_READ or 0 */
+    uint32_t admit;          /* RF_REASSOC, RF_LOSSY, RF_DEPENDENT */
     uint64_t capacity_bytes; /* largest tensor */
     uint32_t channels;
     uint32_t deadline_ms;

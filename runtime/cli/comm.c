@@ -67,6 +67,7 @@ int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli
     config.capacity_bytes = setup->capacity_bytes < 4096 ? 4096 : setup->capacity_bytes;
     config.channels = setup->channels;
     config.deadline_ms = setup->deadline_ms;
+    config.flags = setup->admit;
     if (boot->rank == 0) {
         config.log = log_line; /* the ranks would say the same */
         if (rf_store_open(setup->db, shipped_database(), setup->store_flags, &c.store, &err) !=

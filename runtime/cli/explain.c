@@ -136,6 +136,7 @@ int rf_cli_explain(int argc, char **argv)
         RF_CLI_WORLD_OPTION(&n),
         RF_CLI_DB_OPTION(&j.setup),
         RF_CLI_BACKEND_OPTION(&j.setup),
+        RF_CLI_ADMIT_OPTION(&j.setup),
         {"all", 'a', NULL, RF_CLI_FLAG, &j.all, "show dropped and failed candidates too"},
     };
     const rf_cli_syntax syntax = RF_CLI_SYNTAX(

@@ -67,6 +67,28 @@ static int backend(const char *text, rf_backend_kind *out)
     return 0;
 }
 
+/* "lossy,dependent" */
+static int admitted(const char *text, uint32_t *out)
+{
+    static const struct {
+        const char *name;
+        uint32_t flag;
+    } names[] = {{"reassoc", RF_REASSOC}, {"lossy", RF_LOSSY}, {"dependent", RF_DEPENDENT}};
+    const size_t n = sizeof names / sizeof *names;
+    *out = 0;
+    for (;; text++) {
+        size_t length = strcspn(text, ","), i = 0;
+        while (i < n && (strlen(names[i].name) != length || strncmp(names[i].name, text, length)))
+            i++;
+        if (i == n)
+            return 0;
+        *out |= names[i].flag;
+        text += length;
+        if (!*text)
+            return 1;
+    }
+}
+
 /* 1 = stored. */
 static int store(const rf_cli_option *o, const char *text)
 {
@@ -83,6 +105,8 @@ static int store(const rf_cli_option *o, const char *text)
         return milliseconds(text, o->into);
     case RF_CLI_BACKEND:
         return backend(text, o->into);
+    case RF_CLI_ADMIT:
+        return admitted(text, o->into);
     }
     return 0;
 }
@@ -97,7 +121,9 @@ int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
 {
     static const char *const expected[] = {[RF_CLI_NUMBER] = "a whole number from 1",
                                            [RF_CLI_TIME] = "a time such as 90, 500ms or 2m",
-                                           [RF_CLI_BACKEND] = "cpu or cuda"};
+                                           [RF_CLI_BACKEND] = "cpu or cuda",
+                                           [RF_CLI_ADMIT] = "reassoc, lossy, dependent or several "
+                                                            "of them"};
     struct option longs[MAX_OPTIONS + 2] = {0};
     char shorts[2 * MAX_OPTIONS + 4] = ":h", *end = shorts + 2;
     for (size_t i = 0; i < s->n && i < MAX_OPTIONS; i++) {

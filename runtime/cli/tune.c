@@ -99,6 +99,7 @@ int rf_cli_tune(int argc, char **argv)
         RF_CLI_WORLD_OPTION(&n),
         RF_CLI_DB_OPTION(&j.setup),
         RF_CLI_BACKEND_OPTION(&j.setup),
+        RF_CLI_ADMIT_OPTION(&j.setup),
         RF_CLI_SHAPE_OPTIONS(&j.shapes),
         {"budget", 'b', "TIME", RF_CLI_TIME, &j.options.budget_ms,
          "for the whole session: 90, 500ms, 2m (default 60)"},

@@ -72,6 +72,7 @@ struct rf_comm {
 
     /* Group facts. */
     uint32_t isa_mask; /* of all ranks */
+    uint8_t admits;    /* flags of the opt-in variants that may run */
     uint32_t max_grid; /* blocks of one channel's kernel that surely run at once on every rank */
     char arch[24];
     char *hw_text, *env_text, *toolchain;
@@ -99,6 +100,8 @@ void rfi_variants_close(rf_comm *comm);
 rf_result rfi_variant_ready(const rf_comm *comm, const rf_variant *variant, rf_error *err);
 /* May it run in this comm at all, whatever the shape? NULL = yes. */
 const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *variant);
+/* Finds comm->admits: a caller may admit what its packs or transports don't have. */
+void rfi_variants_admit(rf_comm *comm);
 
 /* transports.c: builds every transport that works on all ranks. Collective. What does not work is
  * taken down again and keeps its reason; fails where nothing is left. */

@@ -329,6 +329,7 @@ static rf_result start(rf_comm *comm, rf_error *err)
     rfi_channels_clear(comm);
     for (int d = 0; d < RFI_DTYPES; d++)
         comm->max_count[d] = comm->config.capacity_bytes / rf_dtype_size((rf_dtype)d);
+    rfi_variants_admit(comm);
     return rfi_class_plans(comm, err);
 }
 

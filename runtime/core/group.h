@@ -36,6 +36,9 @@ const rf_variant *rfi_variant_at(const rf_comm *comm, size_t i);
 const rf_variant *rfi_variant_by_hash(const rf_comm *comm, const unsigned char hash[16]);
 const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name);
 
+/* Flags of the opt-in variants that may run here. */
+uint8_t rfi_admits(const rf_comm *comm);
+
 /* Stands for the comm's baseline wherever a variant is meant; its hash is all zero, its grid 0. */
 extern const rf_variant rfi_baseline;
 int rfi_has_baseline(const rf_comm *comm);

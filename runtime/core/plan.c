@@ -187,6 +187,7 @@ static int stored(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
                    .world = (uint8_t)comm->world,
                    .dtype = (uint8_t)shape->dtype,
                    .mode = (uint8_t)shape->mode,
+                   .admits = rfi_admits(comm),
                    .rows = shape->rows,
                    .hidden = shape->hidden,
                    .bytes = elements(shape) * rf_dtype_size(shape->dtype)};
@@ -236,7 +237,7 @@ static const char *store_warning(const rf_comm *comm)
 static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t n, wire_plan *out,
                             rf_error *err)
 {
-    size_t unmeasured = 0, stale = 0;
+    size_t unmeasured = 0, partial = 0, stale = 0;
     for (size_t i = 0; i < n; i++) {
         if (!decide(comm, &shapes[i], &out[i]))
             return rfi_fail(err, RF_E_VARIANT, 0, STEP,
@@ -248,6 +249,8 @@ static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t 
         if (is_stale && !stale++)
             rfi_log(comm, 1, "%s", out[i].reason);
         unmeasured += out[i].rung == RF_RUNG_CLASS || out[i].rung == RF_RUNG_GENERIC;
+        if (out[i].rung == RF_RUNG_PARTIAL && !partial++)
+            rfi_log(comm, 2, "%s", out[i].reason);
     }
     const char *warning = store_warning(comm);
     if (warning)

@@ -110,6 +110,18 @@ const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
     return NULL;
 }
 
+void rfi_variants_admit(rf_comm *comm)
+{
+    for (size_t i = 0; i < comm->n_variants; i++)
+        if (!rfi_refusal_here(comm, comm->variants[i]))
+            comm->admits |= (uint8_t)(comm->variants[i]->flags & RFI_OPT_INS);
+}
+
+uint8_t rfi_admits(const rf_comm *comm)
+{
+    return comm->admits;
+}
+
 const char *rfi_refusal(const rf_comm *comm, const rf_variant *v, const rf_shape *shape)
 {
     const char *here = rfi_refusal_here(comm, v);

@@ -398,10 +398,11 @@ RF_API int rf_supports(const rf_comm *comm, const rf_shape *shape);
     X(EXACT, 1, "measured here")                                                                   \
     X(OTHER_ENV, 2, "measured on this hardware in another environment (stale)")                    \
     X(OTHER_HASH, 3, "measured with an earlier build of this variant (stale)")                     \
-    X(NEAREST, 4, "nearest measured size")                                                         \
-    X(SHIPPED, 5, "shipped decision")                                                              \
-    X(CLASS, 6, "default of the hardware class, not measured")                                     \
-    X(GENERIC, 7, "generic variant")
+    X(PARTIAL, 4, "measured here, but not all tactics that are admitted now")                      \
+    X(NEAREST, 5, "nearest measured size")                                                         \
+    X(SHIPPED, 6, "shipped decision")                                                              \
+    X(CLASS, 7, "default of the hardware class, not measured")                                     \
+    X(GENERIC, 8, "generic variant")
 
 typedef enum rf_rung {
 #define RF_X(name, number, text) RF_RUNG_##name = (number),

@@ -8,7 +8,7 @@
 #include "store/store.h"
 
 #define RFI_DB_APPLICATION 0x524B4644 /* 'RKFD' */
-#define RFI_DB_VERSION     1
+#define RFI_DB_VERSION     2
 
 extern const char rfi_schema_sql[];
 
@@ -16,14 +16,11 @@ extern const char rfi_schema_sql[];
 
 #define RFI_DECISION_COLUMNS                                                                       \
     "SELECT v.name, d.variant_hash, d.grid, d.bucket_bytes, d.median_ns, d.env_fp, "               \
-    "c.started_utc, (SELECT CASE m.outcome WHEN 'ok' THEN m.median_ns ELSE 9e999 END "             \
-    "FROM measurement m WHERE m.campaign = d.campaign AND m.shape_no = d.shape_no "                \
-    "AND m.variant_hash = '00000000000000000000000000000000' "                                     \
-    "ORDER BY m.measurement_no DESC LIMIT 1) "                                                     \
+    "c.started_utc, d.baseline_median_ns "                                                         \
     "FROM decision d CROSS JOIN variant v ON v.variant_hash = d.variant_hash "                     \
     "CROSS JOIN campaign c ON c.campaign = d.campaign "                                            \
     "WHERE d.hw_fp = ?1 AND d.architecture = ?2 AND d.op = ?3 AND d.world = ?4 AND d.dtype = ?5 "  \
-    "AND d.mode = ?6 AND d.hidden = ?7 AND "
+    "AND d.mode = ?6 AND d.admits = ?11 AND d.hidden = ?7 AND "
 
 #define RFI_SHAPES_OF_HOST                                                                         \
     "FROM campaign c CROSS JOIN shape s ON s.campaign = c.campaign "                               \
@@ -47,7 +44,7 @@ extern const char rfi_schema_sql[];
     X(GENERATION, "SELECT generation FROM generation WHERE one = 1")                               \
     X(SWEPT, "SELECT 1 " RFI_SHAPES_OF_HOST                                                        \
              "s.hidden = ?7 AND c.env_fp = ?9 AND s.rows = ?10 AND " RFI_IS_SWEPT " LIMIT 1")      \
-    X(TRIALS_HERE, "SELECT s.campaign, s.shape_no, " RFI_IS_SWEPT " " RFI_SHAPES_OF_HOST           \
+    X(TRIALS_HERE, "SELECT s.campaign, s.shape_no, " RFI_IS_SWEPT ", c.admits " RFI_SHAPES_OF_HOST \
                    "s.hidden = ?7 AND c.env_fp = ?9 AND s.rows = ?10 "                             \
                    "ORDER BY c.started_utc DESC, c.campaign DESC")                                 \
     X(MEASURED, "SELECT outcome, samples, order_index, min_ns, p10_ns, median_ns, p90_ns, "        \
@@ -61,7 +58,7 @@ extern const char rfi_schema_sql[];
     X(ADD_ENVIRONMENT, "INSERT INTO environment VALUES(?1, ?2) ON CONFLICT DO NOTHING")            \
     X(ADD_VARIANT, "INSERT INTO variant VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, "     \
                    "?12, ?13, ?14) ON CONFLICT DO NOTHING")                                        \
-    X(ADD_CAMPAIGN, "INSERT INTO campaign VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")                 \
+    X(ADD_CAMPAIGN, "INSERT INTO campaign VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")             \
     X(FIND_SHAPE, "SELECT shape_no FROM shape WHERE campaign = ?1 AND op = ?2 AND world = ?3 AND " \
                   "dtype = ?4 AND mode = ?5 AND rows = ?6 AND hidden = ?7 AND bucket_bytes = ?8")  \
     X(ADD_SHAPE, "INSERT INTO shape SELECT ?1, (SELECT coalesce(max(shape_no) + 1, 0) FROM shape " \
@@ -72,22 +69,24 @@ extern const char rfi_schema_sql[];
       "?11, ?12, ?13")                                                                             \
     X(ADD_SWEEP, "INSERT INTO sweep VALUES(?1, ?2, ?3) ON CONFLICT DO NOTHING")                    \
     X(ADD_FINISH, "INSERT INTO finish VALUES(?1, ?2)")                                             \
-    X(TRIALS, "SELECT s.campaign, s.shape_no, c.env_fp, s.rows, s.hidden, " RFI_IS_SWEPT           \
+    X(TRIALS, "SELECT s.campaign, s.shape_no, c.env_fp, s.rows, s.hidden, c.admits, " RFI_IS_SWEPT \
               " " RFI_SHAPES_OF_HOST "(?7 = 0 OR s.hidden = ?7) "                                  \
               "ORDER BY c.started_utc, s.campaign, s.shape_no")                                    \
-    X(CANDIDATES, "SELECT v.name, m.variant_hash, m.grid, m.outcome, m.median_ns, m.noise_ns "     \
-                  "FROM measurement m CROSS JOIN variant v ON v.variant_hash = m.variant_hash "    \
-                  "WHERE m.campaign = ?1 AND m.shape_no = ?2 AND (?3 <> 0 OR v.hidden = 0) "       \
-                  "ORDER BY m.measurement_no")                                                     \
+    X(CANDIDATES,                                                                                  \
+      "SELECT v.name, m.variant_hash, m.grid, m.outcome, m.median_ns, m.noise_ns, "                \
+      "v.flags FROM measurement m CROSS JOIN variant v ON v.variant_hash = m.variant_hash "        \
+      "WHERE m.campaign = ?1 AND m.shape_no = ?2 AND (?3 <> 0 OR v.hidden = 0) "                   \
+      "ORDER BY m.measurement_no")                                                                 \
     X(DECIDED, "SELECT env_fp, variant_hash, grid, median_ns, noise_ns, runner_up_hash, "          \
-               "runner_up_grid, runner_up_median_ns, campaign, shape_no FROM decision "            \
-               "WHERE hw_fp = ?1 AND architecture = ?2 AND op = ?3 AND world = ?4 AND dtype = ?5 " \
-               "AND mode = ?6 AND hidden = ?7 AND bucket_bytes = ?8 ORDER BY env_fp")              \
+               "runner_up_grid, runner_up_median_ns, baseline_median_ns, campaign, shape_no "      \
+               "FROM decision WHERE hw_fp = ?1 AND architecture = ?2 AND op = ?3 AND world = ?4 "  \
+               "AND dtype = ?5 AND mode = ?6 AND admits = ?9 AND hidden = ?7 AND "                 \
+               "bucket_bytes = ?8 ORDER BY env_fp")                                                \
     X(DROP_DECISIONS, "DELETE FROM decision WHERE hw_fp = ?1 AND architecture = ?2 AND op = ?3 "   \
-                      "AND world = ?4 AND dtype = ?5 AND mode = ?6 AND hidden = ?7 AND "           \
-                      "bucket_bytes = ?8")                                                         \
-    X(ADD_DECISION, "INSERT INTO decision VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, "   \
-                    "?12, ?13, ?14, ?15, ?16, ?17, ?18)")                                          \
+                      "AND world = ?4 AND dtype = ?5 AND mode = ?6 AND admits = ?9 AND "           \
+                      "hidden = ?7 AND bucket_bytes = ?8")                                         \
+    X(ADD_DECISION, "INSERT INTO decision VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?9, ?7, ?8, ?10, ?11, "   \
+                    "?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)")                                \
     X(BUMP_GENERATION, "UPDATE generation SET generation = generation + 1 WHERE one = 1")          \
     X(KEYS, "SELECT DISTINCT c.hw_fp, c.architecture, s.op, s.world, s.dtype, s.mode, s.hidden, "  \
             "s.bucket_bytes FROM campaign c JOIN shape s ON s.campaign = c.campaign")              \
@@ -161,7 +160,7 @@ int rfi_unhex(const char *text, unsigned char out[16]);
 
 /* ---- decisions ---- */
 
-/* Key of a decision as the columns hold it. */
+/* Key of decisions as the columns hold it; they differ in what is admitted and the environment. */
 typedef struct rfi_decision_key {
     char hw[RFI_HEX], arch[64], op[16], dtype[16], mode[16];
     int64_t world, hidden, bucket;
@@ -169,8 +168,8 @@ typedef struct rfi_decision_key {
 
 void rfi_db_bind_key(sqlite3_stmt *statement, const rfi_decision_key *key); /* ?1 to ?8 */
 
-/* Folds the facts of one key. write: stores the outcome if it differs from the rows that are there
- * (inside the caller's transaction). *changed += 1 if it differs. */
+/* Folds the facts of one key, for every set of opt-ins. write: stores the outcome if it differs
+ * from the rows that are there (inside the caller's transaction). *changed += 1 if it differs. */
 rf_result rfi_decide(rfi_db *db, const rfi_decision_key *key, int write, uint64_t *changed,
                      rf_error *err);
 /* All keys of the file. *rows = decisions that the facts give. */

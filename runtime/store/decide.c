@@ -1,4 +1,5 @@
 /* Facts in, decisions out: feeds the fold (fold.h) from a database and stores what it says. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@ typedef struct decided {
     char env[RFI_HEX], variant[RFI_HEX], runner_up[RFI_HEX], campaign[RFI_HEX];
     int64_t grid, runner_up_grid, shape_no;
     double median_ns, noise_ns, runner_up_median_ns;
+    double baseline_median_ns; /* 0 = NULL */
 } decided;
 
 typedef struct facts {
@@ -77,6 +79,8 @@ static int load_candidates(rfi_db *db, const rfi_decision_key *key, rfi_trial *t
         c->outcome = (rfi_outcome)outcome;
         c->median_ns = sqlite3_column_double(statement, 4);
         c->noise_ns = sqlite3_column_double(statement, 5);
+        sqlite3_int64 flags = sqlite3_column_int64(statement, 6);
+        c->flags = flags >= 0 && flags <= RFI_OPT_INS ? (unsigned)flags : UINT32_MAX; /* nobody's */
         f->n_candidates++;
     }
     trial->count = f->n_candidates - trial->first;
@@ -100,7 +104,11 @@ static int load(rfi_db *db, const rfi_decision_key *key, facts *f)
         copy_text(t->env, sizeof t->env, statement, 2);
         t->rows = (uint64_t)sqlite3_column_int64(statement, 3);
         t->hidden = (uint64_t)sqlite3_column_int64(statement, 4);
-        t->swept = sqlite3_column_int(statement, 5);
+        int admits = rfi_name_code(RFI_ADMITS, (const char *)sqlite3_column_text(statement, 5));
+        if (admits < 0)
+            return SQLITE_CORRUPT;
+        t->admits = (unsigned)admits;
+        t->swept = sqlite3_column_int(statement, 6);
     }
     if (rc != SQLITE_DONE)
         return rc;
@@ -126,15 +134,26 @@ static void describe(const facts *f, const rfi_choice *choice, decided *out)
         out->runner_up_grid = choice->runner_up->grid;
         out->runner_up_median_ns = choice->runner_up->median_ns;
     }
+    if (choice->baseline)
+        out->baseline_median_ns =
+            choice->baseline->outcome == RFI_OK ? choice->baseline->median_ns : INFINITY;
 }
 
-/* Are the stored rows of this key exactly these? -1: see sqlite3_errcode. */
-static int same_as_stored(rfi_db *db, const rfi_decision_key *key, const decided *rows, size_t n)
+/* ?1 to ?9 */
+static void bind_set(sqlite3_stmt *statement, const rfi_decision_key *key, unsigned admits)
+{
+    rfi_db_bind_key(statement, key);
+    rfi_db_bind_texts(statement, 9, 1, (const char *const[]){rfi_name(RFI_ADMITS, admits)});
+}
+
+/* Are the stored rows of this key and set exactly these? -1: see sqlite3_errcode. */
+static int same_as_stored(rfi_db *db, const rfi_decision_key *key, unsigned admits,
+                          const decided *rows, size_t n)
 {
     sqlite3_stmt *statement = rfi_db_sql(db, RFI_SQL_DECIDED);
     if (!statement)
         return -1;
-    rfi_db_bind_key(statement, key);
+    bind_set(statement, key, admits);
     size_t at = 0;
     int rc, same = 1;
     while ((rc = sqlite3_step(statement)) == SQLITE_ROW) {
@@ -148,38 +167,42 @@ static int same_as_stored(rfi_db *db, const rfi_decision_key *key, const decided
         copy_text(row.runner_up, sizeof row.runner_up, statement, 5);
         row.runner_up_grid = sqlite3_column_int64(statement, 6);
         row.runner_up_median_ns = sqlite3_column_double(statement, 7);
-        copy_text(row.campaign, sizeof row.campaign, statement, 8);
-        row.shape_no = sqlite3_column_int64(statement, 9);
+        row.baseline_median_ns = sqlite3_column_double(statement, 8);
+        copy_text(row.campaign, sizeof row.campaign, statement, 9);
+        row.shape_no = sqlite3_column_int64(statement, 10);
         same &= at < n && !memcmp(&row, &rows[at], sizeof row);
         at++;
     }
     return rc == SQLITE_DONE ? same && at == n : -1;
 }
 
-static int store(rfi_db *db, const rfi_decision_key *key, const decided *rows, size_t n)
+static int store(rfi_db *db, const rfi_decision_key *key, unsigned admits, const decided *rows,
+                 size_t n)
 {
     sqlite3_stmt *statement = rfi_db_sql(db, RFI_SQL_DROP_DECISIONS);
     if (!statement)
         return sqlite3_errcode(db->handle);
-    rfi_db_bind_key(statement, key);
+    bind_set(statement, key, admits);
     int rc = sqlite3_step(statement);
     for (size_t i = 0; i < n && rc == SQLITE_DONE; i++) {
         const decided *d = &rows[i];
         if (!(statement = rfi_db_sql(db, RFI_SQL_ADD_DECISION)))
             return sqlite3_errcode(db->handle);
         sqlite3_clear_bindings(statement);
-        rfi_db_bind_key(statement, key);
-        rfi_db_bind_texts(statement, 9, 2, (const char *const[]){d->env, d->variant});
-        sqlite3_bind_int64(statement, 11, d->grid);
-        sqlite3_bind_double(statement, 12, d->median_ns);
-        sqlite3_bind_double(statement, 13, d->noise_ns);
+        bind_set(statement, key, admits);
+        rfi_db_bind_texts(statement, 10, 2, (const char *const[]){d->env, d->variant});
+        sqlite3_bind_int64(statement, 12, d->grid);
+        sqlite3_bind_double(statement, 13, d->median_ns);
+        sqlite3_bind_double(statement, 14, d->noise_ns);
         if (d->runner_up[0]) {
-            rfi_db_bind_texts(statement, 14, 1, (const char *const[]){d->runner_up});
-            sqlite3_bind_int64(statement, 15, d->runner_up_grid);
-            sqlite3_bind_double(statement, 16, d->runner_up_median_ns);
+            rfi_db_bind_texts(statement, 15, 1, (const char *const[]){d->runner_up});
+            sqlite3_bind_int64(statement, 16, d->runner_up_grid);
+            sqlite3_bind_double(statement, 17, d->runner_up_median_ns);
         }
-        rfi_db_bind_texts(statement, 17, 1, (const char *const[]){d->campaign});
-        sqlite3_bind_int64(statement, 18, d->shape_no);
+        if (d->baseline_median_ns > 0)
+            sqlite3_bind_double(statement, 18, d->baseline_median_ns);
+        rfi_db_bind_texts(statement, 19, 1, (const char *const[]){d->campaign});
+        sqlite3_bind_int64(statement, 20, d->shape_no);
         rc = sqlite3_step(statement);
     }
     if (rc == SQLITE_DONE && (statement = rfi_db_sql(db, RFI_SQL_BUMP_GENERATION)))
@@ -187,34 +210,41 @@ static int store(rfi_db *db, const rfi_decision_key *key, const decided *rows, s
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static int decide(rfi_db *db, const rfi_decision_key *key, int write, uint64_t *changed,
-                  uint64_t *total, facts *f)
+static int decide_set(rfi_db *db, const rfi_decision_key *key, unsigned admits, int write,
+                      uint64_t *changed, uint64_t *total, const facts *f)
 {
-    int rc = load(db, key, f);
-    if (rc)
-        return rc;
     rfi_choice *choices = calloc(f->n_trials + 1, sizeof *choices);
     decided *rows = calloc(f->n_trials + 1, sizeof *rows);
     size_t n = 0;
+    int rc = SQLITE_OK;
     if (!choices || !rows)
         n = SIZE_MAX;
     else if (f->trials)
-        n = rfi_fold(f->trials, f->n_trials, f->candidates, choices);
+        n = rfi_fold(f->trials, f->n_trials, f->candidates, admits, choices);
     if (n == SIZE_MAX) {
         rc = SQLITE_NOMEM;
     } else {
         for (size_t i = 0; i < n; i++)
             describe(f, &choices[i], &rows[i]);
-        int same = same_as_stored(db, key, rows, n);
+        int same = same_as_stored(db, key, admits, rows, n);
         if (same < 0)
             rc = sqlite3_errcode(db->handle);
         else if (!same && write)
-            rc = store(db, key, rows, n);
+            rc = store(db, key, admits, rows, n);
         *changed += !same;
         *total += n;
     }
     free(choices);
     free(rows);
+    return rc;
+}
+
+static int decide(rfi_db *db, const rfi_decision_key *key, int write, uint64_t *changed,
+                  uint64_t *total, facts *f)
+{
+    int rc = load(db, key, f);
+    for (unsigned admits = 0; admits <= RFI_OPT_INS && !rc; admits++)
+        rc = decide_set(db, key, admits, write, changed, total, f);
     return rc;
 }
 

@@ -43,18 +43,34 @@ static int same_place(const rfi_trial *a, const rfi_trial *b)
     return a->rows == b->rows && a->hidden == b->hidden && !strcmp(a->env, b->env);
 }
 
-/* Collects what sweep `at` is judged by; returns the number of distinct candidates. */
-static size_t gather(const rfi_trial *trials, size_t at, const rfi_candidate *candidates,
-                     const rfi_candidate **window)
+int rfi_settles(unsigned *looked, unsigned flags, unsigned admits)
 {
+    if (flags & ~admits)
+        return 0; /* it did not look at them */
+    for (unsigned set = 0; set <= RFI_OPT_INS; set++)
+        if (*looked >> set & 1 && !(set & ~admits))
+            return 1;
+    *looked |= 1u << admits;
+    return 0;
+}
+
+/* Collects what sweep `at` is judged by, of what is admitted; returns the number of distinct
+ * candidates. */
+static size_t gather(const rfi_trial *trials, size_t at, const rfi_candidate *candidates,
+                     unsigned admits, const rfi_candidate **window)
+{
+    unsigned looked[RFI_OPT_INS + 1] = {0}, settled[RFI_OPT_INS + 1] = {0}; /* by flags */
     size_t n = 0, kept = 0;
     for (size_t t = at + 1; t-- > 0;) {
         if (!same_place(&trials[t], &trials[at]))
             continue;
-        if (t != at && trials[t].swept)
-            break;
-        for (size_t i = 0; i < trials[t].count; i++)
-            window[n++] = &candidates[trials[t].first + i];
+        for (unsigned f = 0; trials[t].swept && f <= RFI_OPT_INS; f++)
+            settled[f] |= (unsigned)rfi_settles(&looked[f], f, trials[t].admits);
+        for (size_t i = 0; i < trials[t].count; i++) {
+            const rfi_candidate *c = &candidates[trials[t].first + i];
+            if (!(c->flags & ~admits) && !settled[c->flags])
+                window[n++] = c;
+        }
     }
     qsort(window, n, sizeof *window, order_latest_first);
     for (size_t i = 0; i < n; i++)
@@ -88,6 +104,14 @@ static const rfi_candidate *judge(const rfi_candidate *incumbent,
     return best;
 }
 
+static const rfi_candidate *find_baseline(const rfi_candidate *const *window, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(window[i]->name, RFI_BASELINE))
+            return window[i];
+    return NULL;
+}
+
 /* Puts the choice of an environment in its place: out is sorted by environment. */
 static size_t keep(const rfi_trial *trials, rfi_choice choice, rfi_choice *out, size_t n)
 {
@@ -113,7 +137,8 @@ static size_t drop(const rfi_trial *trials, const char *env, rfi_choice *out, si
     return n;
 }
 
-size_t rfi_fold(const rfi_trial *trials, size_t n, const rfi_candidate *candidates, rfi_choice *out)
+size_t rfi_fold(const rfi_trial *trials, size_t n, const rfi_candidate *candidates, unsigned admits,
+                rfi_choice *out)
 {
     size_t total = 0, chosen = 0;
     for (size_t t = 0; t < n; t++)
@@ -124,12 +149,12 @@ size_t rfi_fold(const rfi_trial *trials, size_t n, const rfi_candidate *candidat
 
     const rfi_candidate *incumbent = NULL;
     for (size_t t = 0; t < n; t++) {
-        if (!trials[t].swept)
+        if (!trials[t].swept || admits & ~trials[t].admits)
             continue;
-        size_t count = gather(trials, t, candidates, window);
+        size_t count = gather(trials, t, candidates, admits, window);
         if (!count)
             continue; /* an empty sweep says nothing */
-        rfi_choice choice = {.trial = t};
+        rfi_choice choice = {.trial = t, .baseline = find_baseline(window, count)};
         incumbent = choice.best = judge(incumbent, window, count, &choice.runner_up);
         chosen = incumbent ? keep(trials, choice, out, chosen)
                            : drop(trials, trials[t].env, out, chosen);

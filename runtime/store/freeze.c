@@ -9,7 +9,7 @@
 #include "store/maintain.h"
 #include "store/names.h"
 
-/* The same as in store/store.h: rf_store_frozen checks ABI and size. */
+/* The same as in store/store.h: rf_store_frozen checks the ABI and the size of a row. */
 #define STR(x)  #x
 #define XSTR(x) STR(x)
 static const char head[] =
@@ -23,7 +23,7 @@ static const char head[] =
                                              "typedef struct row {\n"
                                              "    unsigned char hw[16], env[16];\n"
                                              "    const char *env_text, *arch;\n"
-                                             "    uint8_t op, world, dtype, mode;\n"
+                                             "    uint8_t op, world, dtype, mode, admits;\n"
                                              "    uint32_t grid;\n"
                                              "    uint64_t hidden, bucket;\n"
                                              "    unsigned char hash[16];\n"
@@ -32,7 +32,7 @@ static const char head[] =
                                              "} row;\n"
                                              "\n"
                                              "struct rf_frozen {\n"
-                                             "    uint32_t abi, size;\n"
+                                             "    uint32_t abi, row_size;\n"
                                              "    const int *abi_witness;\n"
                                              "    uint64_t generation;\n"
                                              "    size_t n;\n"
@@ -42,25 +42,28 @@ static const char head[] =
                                              "extern const rf_frozen %s;\n"
                                              "\n";
 
-static const char tail[] =
-    "const rf_frozen %s = {" XSTR(RF_ABI) ", sizeof(rf_frozen), &rfi_abi_" XSTR(
-        RF_ABI) ", UINT64_C(%" PRIu64 "), %" PRIu64 ", %s};\n";
+static const char tail[] = "const rf_frozen %s = {" XSTR(RF_ABI) ", sizeof(row), &rfi_abi_" XSTR(
+    RF_ABI) ", UINT64_C(%" PRIu64 "), %" PRIu64 ", %s};\n";
 
 /* In the order of a frozen table: by bytes of the fingerprint, then as the codes are numbered. */
 #define RF_X(code, text, number) " WHEN '" text "' THEN " #number
+#define SET(number, text)        " WHEN '" text "' THEN " #number
 static const char rows_sql[] =
     "SELECT d.hw_fp, d.env_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.grid, d.hidden, "
-    "d.bucket_bytes, d.variant_hash, v.name, d.median_ns "
+    "d.bucket_bytes, d.variant_hash, v.name, d.median_ns, d.admits "
     "FROM decision d JOIN variant v ON v.variant_hash = d.variant_hash "
     "JOIN campaign c ON c.campaign = d.campaign "
     "WHERE NOT EXISTS (SELECT 1 FROM decision e JOIN campaign f ON f.campaign = e.campaign "
     "WHERE e.hw_fp = d.hw_fp AND e.architecture = d.architecture AND e.op = d.op "
-    "AND e.world = d.world AND e.dtype = d.dtype AND e.mode = d.mode AND e.hidden = d.hidden "
-    "AND e.bucket_bytes = d.bucket_bytes "
+    "AND e.world = d.world AND e.dtype = d.dtype AND e.mode = d.mode AND e.admits = d.admits "
+    "AND e.hidden = d.hidden AND e.bucket_bytes = d.bucket_bytes "
     "AND (f.started_utc, f.campaign) > (c.started_utc, c.campaign)) "
     "ORDER BY d.hw_fp, d.architecture, CASE d.op" RF_OP_LIST(
         RF_X) " END, d.world, "
-              "CASE d.dtype" RF_DTYPE_LIST(RF_X) " END, d.mode = 'graph', d.hidden, d.bucket_bytes";
+              "CASE d.dtype" RF_DTYPE_LIST(RF_X) " END, d.mode = 'graph', CASE "
+                                                 "d.admits" RFI_ADMITS_LIST(
+                                                     SET) " END, d.hidden, d.bucket_bytes";
+#undef SET
 #undef RF_X
 
 static const char *text_at(sqlite3_stmt *row, int column)
@@ -123,7 +126,8 @@ static int known(sqlite3_stmt *row)
     unsigned char bytes[16];
     return rfi_name_code(RFI_OPS, text_at(row, 3)) >= 0 &&
            rfi_name_code(RFI_DTYPES, text_at(row, 5)) >= 0 &&
-           rfi_name_code(RFI_MODES, text_at(row, 6)) >= 0 && rfi_unhex(text_at(row, 0), bytes) &&
+           rfi_name_code(RFI_MODES, text_at(row, 6)) >= 0 &&
+           rfi_name_code(RFI_ADMITS, text_at(row, 13)) >= 0 && rfi_unhex(text_at(row, 0), bytes) &&
            rfi_unhex(text_at(row, 1), bytes) && rfi_unhex(text_at(row, 10), bytes);
 }
 
@@ -136,10 +140,11 @@ static void write_row(sqlite3_stmt *row, FILE *out)
     write_bytes(text_at(row, 1), out);
     fprintf(out, ",ENV_%s,", text_at(row, 1));
     write_string(text_at(row, 2), out);
-    fprintf(out, ",%d,%lld,%d,%d,%lldu,%lld,%lld,", rfi_name_code(RFI_OPS, text_at(row, 3)),
+    fprintf(out, ",%d,%lld,%d,%d,%d,%lldu,%lld,%lld,", rfi_name_code(RFI_OPS, text_at(row, 3)),
             (long long)sqlite3_column_int64(row, 4), rfi_name_code(RFI_DTYPES, text_at(row, 5)),
-            rfi_name_code(RFI_MODES, text_at(row, 6)), (long long)sqlite3_column_int64(row, 7),
-            (long long)sqlite3_column_int64(row, 8), (long long)sqlite3_column_int64(row, 9));
+            rfi_name_code(RFI_MODES, text_at(row, 6)), rfi_name_code(RFI_ADMITS, text_at(row, 13)),
+            (long long)sqlite3_column_int64(row, 7), (long long)sqlite3_column_int64(row, 8),
+            (long long)sqlite3_column_int64(row, 9));
     write_bytes(text_at(row, 10), out);
     putc(',', out);
     write_string(strcmp(name, RFI_BASELINE) ? name : "", out);

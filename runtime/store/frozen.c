@@ -17,8 +17,8 @@ static int compare_key(const rfi_frozen_row *a, const rfi_frozen_row *b)
     int order = memcmp(a->hw, b->hw, sizeof a->hw);
     if (!order)
         order = strcmp(a->arch, b->arch);
-    const uint8_t left[] = {a->op, a->world, a->dtype, a->mode};
-    const uint8_t right[] = {b->op, b->world, b->dtype, b->mode};
+    const uint8_t left[] = {a->op, a->world, a->dtype, a->mode, a->admits};
+    const uint8_t right[] = {b->op, b->world, b->dtype, b->mode, b->admits};
     if (!order)
         order = memcmp(left, right, sizeof left);
     return order ? order : (a->hidden > b->hidden) - (a->hidden < b->hidden);
@@ -44,7 +44,7 @@ static size_t lower_bound(const rf_frozen *table, const rfi_frozen_row *wanted)
     return low;
 }
 
-static int fetch(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, rfi_row *out)
+static int fetch(void *ctx, const rfi_key *key, rfi_pick pick, rfi_row *out)
 {
     const rf_frozen *table = ctx;
     rfi_frozen_row wanted = {.arch = key->arch,
@@ -52,7 +52,8 @@ static int fetch(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, 
                              .world = key->world,
                              .dtype = key->dtype,
                              .mode = key->mode,
-                             .hidden = hidden,
+                             .admits = key->admits,
+                             .hidden = key->hidden,
                              .bucket = rfi_bucket(key->bytes) + (pick == RFI_ABOVE)};
     memcpy(wanted.hw, key->hw->hash, sizeof wanted.hw);
     size_t at = lower_bound(table, &wanted);
@@ -183,6 +184,8 @@ static const char *fault_of_row(const rfi_frozen_row *row)
         return "has no architecture or variant";
     if (strlen(row->variant) >= RFI_NAME)
         return "has a variant whose name is too long";
+    if (row->admits > RFI_OPT_INS)
+        return "admits what there is not";
     if (row->bucket < 64 || row->bucket & (row->bucket - 1))
         return "has a bucket that is no power of two from 64";
     return NULL;
@@ -193,11 +196,11 @@ rf_result rf_store_frozen(const rf_frozen *table, rf_store **out, rf_error *err)
     if (!table || !out)
         return rfi_fail(err, RF_E_ARG, -1, "database", "rf_store_frozen: %s is NULL",
                         table ? "out" : "the table");
-    if (table->abi != RF_ABI || table->size != sizeof *table)
+    if (table->abi != RF_ABI || table->row_size != sizeof *table->rows)
         return rfi_fail(err, RF_E_DB, -1, "database",
-                        "frozen table has ABI %u and size %u, expected %u and %zu; run `rankfold "
-                        "db freeze` of this version",
-                        table->abi, table->size, (unsigned)RF_ABI, sizeof *table);
+                        "frozen table has ABI %u and rows of size %u, expected %u and %zu; run "
+                        "`rankfold db freeze` of this version",
+                        table->abi, table->row_size, (unsigned)RF_ABI, sizeof *table->rows);
     if (!table->abi_witness || *table->abi_witness != RF_ABI || (table->n && !table->rows))
         return rfi_fail(err, RF_E_DB, -1, "database", "frozen table is incomplete");
     for (size_t i = 0; i < table->n; i++) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "store/ladder.h"
+#include "store/names.h"
 
 /* ---- differences of two texts ---- */
 
@@ -107,30 +108,47 @@ __attribute__((format(printf, 3, 4))) static void put(char *line, size_t size, c
 }
 
 /* The command that would measure this very shape. */
-static void advise(const rfi_key *key, char *out, size_t size)
+#define ADVICE 160
+static void advise(const rfi_key *key, char out[ADVICE])
 {
     const char *dtype = rf_dtype_name((rf_dtype)key->dtype);
-    snprintf(out, size, "; run `rankfold tune -n %u%s --shapes %s:%" PRIu64 "x%" PRIu64 "%s`",
+    const char *admits = rfi_name(RFI_ADMITS, key->admits);
+    snprintf(out, ADVICE, "; run `rankfold tune -n %u%s%s%s --shapes %s:%" PRIu64 "x%" PRIu64 "%s`",
              key->world, strncmp(key->arch, "cuda/", 5) ? "" : " --backend cuda",
-             dtype ? dtype : "?", key->rows, key->hidden, key->mode == RF_GRAPH ? ":graph" : "");
+             key->admits ? " --admit " : "", admits ? admits : "", dtype ? dtype : "?", key->rows,
+             key->hidden, key->mode == RF_GRAPH ? ":graph" : "");
+}
+
+static void put_missing(unsigned missing, char *line, size_t size)
+{
+    static const struct {
+        unsigned flag;
+        const char *text;
+    } opt_ins[] = {{RF_VARIANT_REASSOC, "sums in another order"},
+                   {RF_VARIANT_LOSSY, "rounding on the wire"},
+                   {RF_VARIANT_DEPENDENT, "dependent launch"}};
+    for (size_t i = 0; i < sizeof opt_ins / sizeof *opt_ins; i++)
+        if (missing & opt_ins[i].flag)
+            put(line, size, ", %s not measured", opt_ins[i].text);
 }
 
 static void explain(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,
-                    uint64_t hidden, rfi_decision *out)
+                    rfi_decision *out)
 {
-    char *line = out->reason, advice[112] = "";
+    char *line = out->reason, advice[ADVICE] = "";
     const size_t size = sizeof out->reason;
     if (rung != RF_RUNG_EXACT)
-        advise(key, advice, sizeof advice);
+        advise(key, advice);
 
     put(line, size, source->shipped ? "shipped: measured" : "measured here");
     if (row->day[0])
         put(line, size, " on %s", row->day);
-    if (!hidden)
+    if (!row->hidden)
         put(line, size, " with another hidden size");
     if (row->bucket != rfi_bucket(key->bytes))
         put(line, size, " at %" PRIu64 " B, the nearest to %" PRIu64 " B", row->bucket,
             rfi_bucket(key->bytes));
+    put_missing(key->admits & ~row->admits, line, size);
     if (rung == RF_RUNG_OTHER_HASH)
         put(line, size, ", stale: with an earlier build of the variant");
     if (memcmp(row->env, key->env->hash, 16)) {
@@ -150,7 +168,7 @@ static void explain(const rfi_source *source, const rfi_key *key, const rfi_row 
 }
 
 static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,
-                  uint64_t hidden, rfi_decision *out)
+                  rfi_decision *out)
 {
     memset(out, 0, sizeof *out);
     out->fallback = !strcmp(row->variant, RFI_BASELINE);
@@ -162,7 +180,7 @@ static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *r
     out->bucket = row->bucket;
     out->median_ns = row->median_ns;
     out->baseline_ns = row->baseline_ns;
-    explain(source, key, row, rung, hidden, out);
+    explain(source, key, row, rung, out);
     out->rung = source->shipped ? RF_RUNG_SHIPPED : rung;
     return 1;
 }
@@ -184,72 +202,103 @@ static int same_transports(const rfi_source *source, const rfi_key *key, const r
     return a.length == b.length && !memcmp(a.text, b.text, (size_t)a.length);
 }
 
-/* 2 = this very build, 1 = another build, 0 = not here. */
-static int available(const rfi_source *source, const rfi_key *key, const rfi_row *row,
-                     rfi_have_fn have, void *ctx)
+/* One question to a source, and who has to have the answer. */
+typedef struct search {
+    const rfi_source *source;
+    const rfi_key *key;
+    rfi_have_fn have;
+    void *ctx;
+} search;
+
+/* 2 = *out holds a row, and the variant is here in this very build; 1 = in another build; 0 = none.
+ */
+static int fetch(const search *s, uint64_t hidden, unsigned admits, rfi_pick pick, rfi_row *out)
 {
-    if (!same_transports(source, key, row))
+    rfi_key key = *s->key;
+    key.hidden = hidden;
+    key.admits = (uint8_t)admits;
+    if (!s->source->fetch(s->source->ctx, &key, pick, out))
         return 0;
-    return strcmp(row->variant, RFI_BASELINE) ? have(ctx, row->hash, row->variant) : 2;
+    out->hidden = hidden;
+    out->admits = admits;
+    if (!same_transports(s->source, s->key, out))
+        return 0;
+    return strcmp(out->variant, RFI_BASELINE) ? s->have(s->ctx, out->hash, out->variant) : 2;
 }
 
-int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, void *ctx,
-               rfi_decision *out)
+/* What was decided at the key's bucket for callers that admit `admits`. */
+static int at_this_size(const search *s, unsigned admits, rfi_row *out, rf_rung *rung)
 {
     static const struct {
         rfi_pick pick;
         rf_rung rung;
     } steps[] = {{RFI_SAME_ENV, RF_RUNG_EXACT}, {RFI_OTHER_ENV, RF_RUNG_OTHER_ENV}};
-    const uint64_t hidden[] = {key->hidden, 0};
-    rfi_row row, other_build;
-    uint64_t other_build_hidden = 0;
+    const uint64_t hidden[] = {s->key->hidden, 0};
+    rfi_row row;
     int found_other_build = 0;
-
-    for (size_t s = 0; s < 2; s++)
+    for (size_t i = 0; i < 2; i++)
         for (size_t h = 0; h < 2; h++) {
-            if (!source->fetch(source->ctx, key, hidden[h], steps[s].pick, &row))
-                continue;
-            int level = available(source, key, &row, have, ctx);
-            if (level == 2)
-                return answer(source, key, &row, steps[s].rung, hidden[h], out);
+            int level = fetch(s, hidden[h], admits, steps[i].pick, &row);
+            if (level == 2) {
+                *out = row;
+                *rung = steps[i].rung;
+                return 1;
+            }
             if (level == 1 && !found_other_build) {
                 found_other_build = 1;
-                other_build = row;
-                other_build_hidden = hidden[h];
+                *out = row;
+                *rung = RF_RUNG_OTHER_HASH;
             }
         }
-    if (found_other_build)
-        return answer(source, key, &other_build, RF_RUNG_OTHER_HASH, other_build_hidden, out);
+    return found_other_build;
+}
 
-    /* Buckets are powers of two, so the distance is a ratio; at the same distance the smaller one,
-     * then the exact hidden size. */
-    const uint64_t asked = rfi_bucket(key->bytes);
-    rfi_row nearest;
-    uint64_t distance = UINT64_MAX, nearest_hidden = 0;
-    for (size_t h = 0; h < 2; h++)
-        for (rfi_pick pick = RFI_BELOW; pick <= RFI_ABOVE; pick++) {
-            if (!source->fetch(source->ctx, key, hidden[h], pick, &row) ||
-                !available(source, key, &row, have, ctx))
-                continue;
-            uint64_t ratio = pick == RFI_BELOW ? asked / row.bucket : row.bucket / asked;
-            if (ratio < distance) {
-                distance = ratio;
-                nearest = row;
-                nearest_hidden = hidden[h];
+/* Subsets of `of`, it itself first, the empty one last; each before its own subsets. */
+static int next_subset(int set, int of)
+{
+    return set ? (set - 1) & of : -1;
+}
+
+/* Buckets are powers of two, so the distance is a ratio; at the same distance the larger set, the
+ * exact hidden size, the smaller bucket. */
+static int nearest(const search *s, rfi_row *out)
+{
+    const uint64_t asked = rfi_bucket(s->key->bytes), hidden[] = {s->key->hidden, 0};
+    uint64_t distance = UINT64_MAX;
+    rfi_row row;
+    for (int set = s->key->admits; set >= 0; set = next_subset(set, s->key->admits))
+        for (size_t h = 0; h < 2; h++)
+            for (rfi_pick pick = RFI_BELOW; pick <= RFI_ABOVE; pick++) {
+                if (!fetch(s, hidden[h], (unsigned)set, pick, &row))
+                    continue;
+                uint64_t ratio = pick == RFI_BELOW ? asked / row.bucket : row.bucket / asked;
+                if (ratio < distance) {
+                    distance = ratio;
+                    *out = row;
+                }
             }
-        }
-    if (distance == UINT64_MAX)
-        return 0;
-    return answer(source, key, &nearest, RF_RUNG_NEAREST, nearest_hidden, out);
+    return distance != UINT64_MAX;
+}
+
+int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, void *ctx,
+               rfi_decision *out)
+{
+    const search s = {source, key, have, ctx};
+    rfi_row row;
+    rf_rung rung;
+    for (int set = key->admits; set >= 0; set = next_subset(set, key->admits))
+        if (at_this_size(&s, (unsigned)set, &row, &rung))
+            return answer(source, key, &row, set == key->admits ? rung : RF_RUNG_PARTIAL, out);
+    return nearest(&s, &row) && answer(source, key, &row, RF_RUNG_NEAREST, out);
 }
 
 void rfi_ladder_missed(const rfi_key *key, rfi_decision *out)
 {
-    char advice[112];
+    char advice[ADVICE];
     memset(out, 0, sizeof *out);
     out->rung = RF_RUNG_CLASS;
     out->bucket = rfi_bucket(key->bytes);
-    advise(key, advice, sizeof advice);
+    advise(key, advice);
     snprintf(out->reason, sizeof out->reason,
              "nothing measured on this hardware (%.16s) for %u ranks%s", key->arch, key->world,
              advice);

@@ -5,28 +5,26 @@
 
 #include "store/store.h"
 
-/* Name of the caller's own collective among the variants; its hash is all zero. */
-#define RFI_BASELINE "baseline"
-
 /* One decision as a source holds it. */
 typedef struct rfi_row {
     char variant[RFI_NAME]; /* RFI_BASELINE = fallback */
     unsigned char hash[16], env[16];
     uint32_t grid;
-    uint64_t bucket;
+    uint64_t bucket, hidden;
+    unsigned admits;
     double median_ns, baseline_ns; /* as in rfi_decision */
     char day[11];                  /* of its campaign, "2026-11-29"; "" = unknown */
 } rfi_row;
 
-/* Which row of (hw, arch, op, world, dtype, mode, `hidden`): at the key's bucket, of the key's
- * environment or the latest of another one; or of the nearest smaller or larger bucket, in the
- * key's environment if there is a choice. */
+/* Which row of (hw, arch, op, world, dtype, mode, admits, hidden): at the key's bucket, of the
+ * key's environment or the latest of another one; or of the nearest smaller or larger bucket, in
+ * the key's environment if there is a choice. */
 typedef enum rfi_pick { RFI_SAME_ENV, RFI_OTHER_ENV, RFI_BELOW, RFI_ABOVE } rfi_pick;
 
 typedef struct rfi_source {
     void *ctx;
-    /* 1 = *out is filled. */
-    int (*fetch)(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, rfi_row *out);
+    /* 1 = *out is filled, but for hidden and admits. */
+    int (*fetch)(void *ctx, const rfi_key *key, rfi_pick pick, rfi_row *out);
     /* The text behind an environment's hash, valid until the next call; NULL = unknown. */
     const char *(*env_text)(void *ctx, const unsigned char env[16]);
     int shipped; /* every answer is of rung SHIPPED */

@@ -11,7 +11,7 @@
 
 #define WAIT_MS 5000
 
-/* Schema 1 is the first. The next version adds the step from it here. */
+/* Before the first release nothing is kept: its schema will be the first that others climb from. */
 const char *const rfi_migrations[RFI_DB_VERSION] = {NULL};
 
 static rf_result climb(sqlite3 *copy, const char *path, const char *const *steps, int version,
@@ -100,9 +100,11 @@ rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSIO
         return result;
     for (int v = *from; v < RFI_DB_VERSION && result == RF_OK; v++)
         if (!steps[v])
-            result = rfi_fail(err, RF_E_DB, -1, "database",
-                              "%.300s: there is no way from schema %d to schema %d", path, *from,
-                              RFI_DB_VERSION);
+            result =
+                rfi_fail(err, RF_E_DB, -1, "database",
+                         "%.300s: there is no way from schema %d to schema %d; remove it to have "
+                         "one made",
+                         path, *from, RFI_DB_VERSION);
     if (result == RF_OK && *from < RFI_DB_VERSION) {
         result = rfi_db_begin(&db, WAIT_MS, err); /* nobody writes meanwhile */
         if (result == RF_OK) {

@@ -6,6 +6,9 @@
 
 #define CODES 16 /* more than any list has */
 
+_Static_assert(RF_VARIANT_REASSOC == 1 && RF_VARIANT_LOSSY == 2 && RF_VARIANT_DEPENDENT == 4,
+               "the texts of RFI_ADMITS_LIST");
+
 static const char *const names[RFI_LISTS][CODES] = {
 #define RF_X(name, text, number) [number] = (text),
     [RFI_OPS] = {RF_OP_LIST(RF_X)},
@@ -15,6 +18,9 @@ static const char *const names[RFI_LISTS][CODES] = {
     [RFI_WIRES] = {RF_WIRE_LIST(RF_X)},
     [RFI_ISAS] = {RF_ISA_LIST(RF_X)},
     [RFI_COPIES] = {RF_COPY_LIST(RF_X)},
+#undef RF_X
+#define RF_X(number, text) [number] = (text),
+    [RFI_ADMITS] = {RFI_ADMITS_LIST(RF_X)},
 #undef RF_X
     [RFI_MODES] = {[RF_EAGER] = "eager", [RF_GRAPH] = "graph"},
 #define RF_X(name, text) [RFI_##name] = (text),

@@ -2,10 +2,22 @@
 #ifndef RANKFOLD_NAMES_H
 #define RANKFOLD_NAMES_H
 
+/* Sets of opt-in tactics, as RF_VARIANT_ flags: X(number, text) */
+#define RFI_ADMITS_LIST(X)                                                                         \
+    X(0, "")                                                                                       \
+    X(1, "reassoc")                                                                                \
+    X(2, "lossy")                                                                                  \
+    X(3, "reassoc,lossy")                                                                          \
+    X(4, "dependent")                                                                              \
+    X(5, "reassoc,dependent")                                                                      \
+    X(6, "lossy,dependent")                                                                        \
+    X(7, "reassoc,lossy,dependent")
+
 typedef enum rfi_list {
     RFI_OPS,
     RFI_DTYPES,
     RFI_MODES,
+    RFI_ADMITS,
     RFI_OUTCOMES,
     RFI_ALGOS,
     RFI_TRANSPORTS,

@@ -7,6 +7,7 @@
 #include "core/env.h"
 #include "core/group.h"
 #include "store/db.h"
+#include "store/fold.h"
 #include "store/ladder.h"
 #include "store/names.h"
 
@@ -31,6 +32,7 @@ typedef struct sqlite_store {
     /* the open campaign; campaign[0] == '\0': none */
     char campaign[RFI_HEX], arch[64];
     unsigned char hw[16], env[16];
+    uint8_t admits;
 } sqlite_store;
 
 static sqlite_store *self(rf_store *s)
@@ -105,25 +107,27 @@ typedef struct asked {
     layer *layer;
 } asked;
 
-/* ?1 hw, ?2 arch, ?3 op, ?4 world, ?5 dtype, ?6 mode, ?7 hidden, ?8 bucket, ?9 env, ?10 rows: as
- * many as the statement has. 0 = a code that no database can know. */
-static int bind_key(sqlite3_stmt *statement, const rfi_key *key, uint64_t hidden)
+/* ?1 hw, ?2 arch, ?3 op, ?4 world, ?5 dtype, ?6 mode, ?7 hidden, ?8 bucket, ?9 env, ?10 rows, ?11
+ * admits: as many as the statement has. 0 = a code that no database can know. */
+static int bind_key(sqlite3_stmt *statement, const rfi_key *key)
 {
     char hw[RFI_HEX], env[RFI_HEX];
     const char *op = rfi_name(RFI_OPS, key->op), *dtype = rfi_name(RFI_DTYPES, key->dtype);
-    const char *mode = rfi_name(RFI_MODES, key->mode);
-    if (!op || !dtype || !mode)
+    const char *mode = rfi_name(RFI_MODES, key->mode), *admits = rfi_name(RFI_ADMITS, key->admits);
+    if (!op || !dtype || !mode || !admits)
         return 0;
     rfi_hex(key->hw->hash, hw);
     rfi_hex(key->env->hash, env);
     rfi_db_bind_texts(statement, 1, 3, (const char *const[]){hw, key->arch, op});
     sqlite3_bind_int64(statement, 4, key->world);
     rfi_db_bind_texts(statement, 5, 2, (const char *const[]){dtype, mode});
-    sqlite3_bind_int64(statement, 7, (sqlite3_int64)hidden);
+    sqlite3_bind_int64(statement, 7, (sqlite3_int64)key->hidden);
     sqlite3_bind_int64(statement, 8, (sqlite3_int64)rfi_bucket(key->bytes));
     rfi_db_bind_texts(statement, 9, 1, (const char *const[]){env});
     if (sqlite3_bind_parameter_count(statement) >= 10)
         sqlite3_bind_int64(statement, 10, (sqlite3_int64)key->rows);
+    if (sqlite3_bind_parameter_count(statement) >= 11)
+        rfi_db_bind_texts(statement, 11, 1, &admits);
     return 1;
 }
 
@@ -161,7 +165,7 @@ static int first_row(asked *a, sqlite3_stmt *statement)
     return 0;
 }
 
-static int fetch(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, rfi_row *out)
+static int fetch(void *ctx, const rfi_key *key, rfi_pick pick, rfi_row *out)
 {
     static const rfi_sql by_pick[] = {[RFI_SAME_ENV] = RFI_SQL_SAME_ENV,
                                       [RFI_OTHER_ENV] = RFI_SQL_OTHER_ENV,
@@ -171,7 +175,7 @@ static int fetch(void *ctx, const rfi_key *key, uint64_t hidden, rfi_pick pick, 
     if (!a->layer->db.handle)
         return 0; /* it broke on the way */
     sqlite3_stmt *statement = rfi_db_sql(&a->layer->db, by_pick[pick]);
-    if (statement && !bind_key(statement, key, hidden))
+    if (statement && !bind_key(statement, key))
         return 0;
     if (!first_row(a, statement))
         return 0;
@@ -239,18 +243,30 @@ static int lookup(rf_store *base, const rfi_key *key, rfi_have_fn have, void *ct
     return 0;
 }
 
+/* What a campaign admitted, if its trial (a row of TRIALS_HERE) is a complete sweep; else -1. */
+static int swept_with(sqlite3_stmt *trial)
+{
+    return sqlite3_column_int(trial, 2)
+               ? rfi_name_code(RFI_ADMITS, (const char *)sqlite3_column_text(trial, 3))
+               : -1;
+}
+
 static int swept(rf_store *base, const rfi_key *key)
 {
     sqlite_store *s = self(base);
     asked a = {s, &s->overlay};
     if (!ready(s, &s->overlay))
         return 0;
-    sqlite3_stmt *statement = rfi_db_sql(&s->overlay.db, RFI_SQL_SWEPT);
-    if (statement && !bind_key(statement, key, key->hidden))
+    sqlite3_stmt *trials = rfi_db_sql(&s->overlay.db, RFI_SQL_TRIALS_HERE);
+    if (trials && !bind_key(trials, key))
         return 0;
-    int found = first_row(&a, statement);
+    int found = 0;
+    while (!found && first_row(&a, trials)) {
+        int admits = swept_with(trials);
+        found = admits >= 0 && !(key->admits & ~admits);
+    }
     if (found)
-        sqlite3_reset(statement);
+        sqlite3_reset(trials);
     return found;
 }
 
@@ -300,13 +316,17 @@ static int measured(rf_store *base, const rfi_key *key, const rf_variant *varian
     if (!ready(s, &s->overlay))
         return 0;
     sqlite3_stmt *trials = rfi_db_sql(&s->overlay.db, RFI_SQL_TRIALS_HERE);
-    if (!trials || !bind_key(trials, key, key->hidden))
+    if (!trials || !bind_key(trials, key))
         return 0;
+    const unsigned flags = variant ? variant->flags : 0;
+    unsigned looked = 0;
+    rfi_settles(&looked, flags, key->admits); /* the sweep to come */
     int found = 0;
     while (!found && first_row(&a, trials)) {
         const char *campaign = (const char *)sqlite3_column_text(trials, 0);
-        if (sqlite3_column_int(trials, 2))
-            break; /* a complete sweep: what was before it is settled */
+        int admits = swept_with(trials);
+        if (admits >= 0 && rfi_settles(&looked, flags, (unsigned)admits))
+            break;
         found = measured_in(&a, campaign, sqlite3_column_int64(trials, 1), variant, grid, out);
         if (!s->overlay.db.handle)
             break;
@@ -411,7 +431,9 @@ static rf_result begin(rf_store *base, const rfi_campaign *c, rf_error *err)
         return rfi_fail(err, RF_E_ARG, -1, "database", "a campaign is open already");
     if (!is_hash_of(c->hw) || !is_hash_of(c->env))
         return rfi_fail(err, RF_E_ARG, -1, "database", "a fingerprint is not the hash of its text");
-    if (!c->arch || strlen(c->arch) >= sizeof s->arch || !c->tool || !c->toolchain || !c->policy)
+    const char *admits = rfi_name(RFI_ADMITS, c->admits);
+    if (!c->arch || strlen(c->arch) >= sizeof s->arch || !admits || !c->tool || !c->toolchain ||
+        !c->policy)
         return rfi_fail(err, RF_E_ARG, -1, "database", "a fact of the campaign is missing");
     if (getrandom(id, sizeof id, 0) != sizeof id)
         return rfi_fail(err, RF_E_SYSTEM, -1, "database", "no random number for the campaign");
@@ -431,8 +453,8 @@ static rf_result begin(rf_store *base, const rfi_campaign *c, rf_error *err)
         result = add_texts(s, RFI_SQL_ADD_ENVIRONMENT, "add the environment", 2,
                            (const char *const[]){env, c->env->text}, err);
     if (result == RF_OK)
-        result = add_texts(s, RFI_SQL_ADD_CAMPAIGN, "add the campaign", 8,
-                           (const char *const[]){campaign, now, hw, env, c->arch, c->tool,
+        result = add_texts(s, RFI_SQL_ADD_CAMPAIGN, "add the campaign", 9,
+                           (const char *const[]){campaign, now, hw, env, c->arch, admits, c->tool,
                                                  c->toolchain, c->policy},
                            err);
     result = rfi_db_end(&s->overlay.db, result, err);
@@ -441,6 +463,7 @@ static rf_result begin(rf_store *base, const rfi_campaign *c, rf_error *err)
     memcpy(s->campaign, campaign, sizeof s->campaign);
     memcpy(s->hw, c->hw->hash, 16);
     memcpy(s->env, c->env->hash, 16);
+    s->admits = c->admits;
     snprintf(s->arch, sizeof s->arch, "%s", c->arch);
     return RF_OK;
 }
@@ -451,10 +474,10 @@ static rf_result check_key(const sqlite_store *s, const rfi_key *key, rf_error *
     if (!s->campaign[0])
         return rfi_fail(err, RF_E_ARG, -1, "database", "no campaign is open");
     if (memcmp(key->hw->hash, s->hw, 16) || memcmp(key->env->hash, s->env, 16) ||
-        strcmp(key->arch, s->arch))
-        return rfi_fail(
-            err, RF_E_ARG, -1, "database",
-            "the key is of another host, environment or architecture than the campaign");
+        strcmp(key->arch, s->arch) || key->admits != s->admits)
+        return rfi_fail(err, RF_E_ARG, -1, "database",
+                        "the key is of another host, environment, architecture or set of opt-ins "
+                        "than the campaign");
     if (!rfi_name(RFI_OPS, key->op) || !rfi_name(RFI_DTYPES, key->dtype) ||
         !rfi_name(RFI_MODES, key->mode) || !key->rows || !key->hidden || key->rows > INT64_MAX ||
         key->hidden > INT64_MAX)
@@ -588,8 +611,7 @@ static int same_shape(const rfi_key *a, const rfi_key *b)
 static rf_result decide_if_swept(sqlite_store *s, const rfi_key *key, rf_error *err)
 {
     sqlite3_stmt *statement = rfi_db_sql(&s->overlay.db, RFI_SQL_SWEPT);
-    int rc =
-        statement && bind_key(statement, key, key->hidden) ? sqlite3_step(statement) : SQLITE_ERROR;
+    int rc = statement && bind_key(statement, key) ? sqlite3_step(statement) : SQLITE_ERROR;
     if (statement)
         sqlite3_reset(statement);
     if (rc == SQLITE_ROW)

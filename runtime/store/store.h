@@ -9,6 +9,13 @@
 
 #define RFI_NAME 96 /* longest variant name, with terminator */
 
+/* Name of the caller's own collective among the variants; its hash is all zero. */
+#define RFI_BASELINE "baseline"
+
+/* Tactics that run only where the caller admits them, all of them as RF_VARIANT_ flags; a set of
+ * them is a number from 0 to this. */
+#define RFI_OPT_INS 7u
+
 /* XXH3-128 (canonical bytes) of `text`, and the text: lines "key=value\n", sorted by rank then key,
  * UTF-8, no bus addresses. */
 typedef struct rfi_fingerprint {
@@ -16,11 +23,12 @@ typedef struct rfi_fingerprint {
     const char *text;
 } rfi_fingerprint;
 
-/* The question. bytes = rows * hidden * element size; implementations bucket it with rfi_bucket. */
+/* The question. bytes = rows * hidden * element size; implementations bucket it with rfi_bucket.
+ * admits: the opt-in tactics that may run where it is asked. */
 typedef struct rfi_key {
     const rfi_fingerprint *hw, *env;
     const char *arch; /* "x86-64/avx512", "cuda/sm90" */
-    uint8_t op, world, dtype, mode;
+    uint8_t op, world, dtype, mode, admits;
     uint64_t rows, hidden;
     uint64_t bytes;
 } rfi_key;
@@ -41,7 +49,7 @@ typedef struct rfi_decision {
     rf_rung rung; /* EXACT .. SHIPPED */
     uint64_t bucket;
     double median_ns;
-    double baseline_ns; /* the baseline in the same sweep; 0 = not measured, infinite = it failed */
+    double baseline_ns; /* judged in the same sweep; 0 = not measured, infinite = it failed */
     char reason[256]; /* one line; also when nothing was found: the key that missed, what to run */
 } rfi_decision;
 
@@ -61,7 +69,8 @@ typedef enum rfi_outcome {
 typedef struct rfi_campaign {
     const rfi_fingerprint *hw, *env;
     const char *arch, *tool, *toolchain,
-        *policy; /* policy: rounds, iterations, budget, seed, as "key=value" text */
+        *policy;    /* policy: rounds, iterations, budget, seed, as "key=value" text */
+    uint8_t admits; /* of all its keys */
 } rfi_campaign;
 
 /* One candidate at one shape; times in ns per call, max over ranks. variant NULL = the baseline. */
@@ -76,18 +85,21 @@ typedef struct rfi_measurement {
 } rfi_measurement;
 
 typedef struct rfi_store_vtable {
-    /* Best rung for `key`: exact hidden first, then hidden 0. Returns 1 = answered, 0 = nothing
-     * (out->reason is set all the same). Never fails: trouble with a file means the next rung, and
+    /* Best rung for `key`: exact hidden first, then hidden 0; what was decided for the very set of
+     * opt-ins first, then for smaller ones. Returns 1 = answered, 0 = nothing (out->reason is set
+     * all the same). Never fails: trouble with a file means the next rung, and
      * a line in *warning (kept by the store, NULL if none). `have` is not asked about a fallback.
      */
     int (*lookup)(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx, rfi_decision *out);
-    /* Is this shape completely swept already, on this hardware and environment? 1 = yes: lookup
-     * will answer EXACT, unless the packs no longer hold the winner (check the rung). */
+    /* Is this shape completely swept already, on this hardware and environment, by a campaign that
+     * admitted at least as much? 1 = yes: lookup will answer EXACT, unless the packs no longer hold
+     * the winner (check the rung). */
     int (*swept)(rf_store *s, const rfi_key *key);
     /* Latest recorded measurement of this candidate (variant NULL = the baseline) at exactly these
-     * rows and hidden, on this hardware and environment, with this hash, since the last complete
-     * sweep of the shape there: 1 = found (outcome and numbers filled in). Lets a killed session go
-     * on; what it returns counts for the next finish_shape without being recorded again. */
+     * rows and hidden, on this hardware and environment, with this hash, as far back as it counts
+     * for a sweep that finishes now (fold.h): since the last complete one, or by one that admitted
+     * less. 1 = found (outcome and numbers filled in). Lets a killed session go on; what it returns
+     * counts for the next finish_shape without being recorded again. */
     int (*measured)(rf_store *s, const rfi_key *key, const rf_variant *variant, uint32_t grid,
                     rfi_measurement *out);
     /* Opens a campaign; it gets 128 random bits as id. One at a time per store. Creates the
@@ -95,9 +107,10 @@ typedef struct rfi_store_vtable {
     rf_result (*begin)(rf_store *s, const rfi_campaign *campaign, rf_error *err);
     /* Appends facts: one short BEGIN IMMEDIATE transaction, all or none. */
     rf_result (*record)(rf_store *s, const rfi_measurement *m, size_t n, rf_error *err);
-    /* Marks the shape as swept and re-folds the decisions of its key: hidden as asked, and 0. Only
-     * for a sweep that measured (or dropped, or found infeasible) everything that may run: an
-     * incumbent that the sweep doesn't hold counts as gone. So not after a filtered session. */
+    /* Marks the shape as swept and re-folds the decisions of its key: hidden as asked, and 0, for
+     * every subset of what is admitted. Only for a sweep that measured (or dropped, or found
+     * infeasible) everything that may run, or knows it (measured): an incumbent that the sweep
+     * doesn't hold counts as gone. So not after a filtered session. */
     rf_result (*finish_shape)(rf_store *s, const rfi_key *key, rf_error *err);
     /* Marks the campaign done. */
     rf_result (*end)(rf_store *s, rf_error *err);
@@ -119,7 +132,7 @@ typedef struct rfi_frozen_row {
     unsigned char env[16]; /* environment of the deciding campaign */
     const char *env_text;
     const char *arch;
-    uint8_t op, world, dtype, mode;
+    uint8_t op, world, dtype, mode, admits;
     uint32_t grid;
     uint64_t hidden, bucket;
     unsigned char hash[16];
@@ -127,10 +140,10 @@ typedef struct rfi_frozen_row {
     double median_ns;
 } rfi_frozen_row;
 
-/* Sorted by (hw, arch, op, world, dtype, mode, hidden, bucket): a frozen table is the only thing
- * besides packs that names this struct, and like them it references rfi_abi_<RF_ABI>. */
+/* Sorted by (hw, arch, op, world, dtype, mode, admits, hidden, bucket): a frozen table is the only
+ * thing besides packs that names this struct, and like them it references rfi_abi_<RF_ABI>. */
 struct rf_frozen {
-    uint32_t abi, size;
+    uint32_t abi, row_size;
     const int *abi_witness;
     uint64_t generation;
     size_t n;

@@ -11,7 +11,7 @@ const rfi_table rfi_tables[RFI_TABLES] = {
     {"environment", "env_fp", 2, 1, "env_fp IN (SELECT env_fp FROM campaign WHERE hw_fp = ?1)"},
     {"variant", "variant_hash", 14, 1,
      "variant_hash IN (SELECT variant_hash FROM measurement WHERE " OF_CAMPAIGN ")"},
-    {"campaign", "campaign", 8, 1, "hw_fp = ?1"},
+    {"campaign", "campaign", 9, 1, "hw_fp = ?1"},
     {"shape", "campaign, shape_no", 9, 2, OF_CAMPAIGN},
     {"measurement", "campaign, shape_no, measurement_no", 14, 3, OF_CAMPAIGN},
     {"sweep", "campaign, shape_no", 3, 2, OF_CAMPAIGN},

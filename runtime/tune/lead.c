@@ -47,6 +47,7 @@ static rf_result begin_campaign(const rfi_session *s, rf_error *err)
         .tool = tool,
         .toolchain = rfi_toolchain(s->comm),
         .policy = policy,
+        .admits = rfi_admits(s->comm),
     };
     return store ? store->v->begin(store, &c, err) : RF_OK;
 }

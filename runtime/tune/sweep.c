@@ -16,6 +16,7 @@ static rfi_key key_of(const rfi_session *s, const rf_shape *shape)
         .world = (uint8_t)rf_comm_world(s->comm),
         .dtype = (uint8_t)shape->dtype,
         .mode = (uint8_t)shape->mode,
+        .admits = rfi_admits(s->comm),
         .rows = shape->rows,
         .hidden = shape->hidden,
         .bytes = rfi_shape_bytes(shape),

@@ -1,5 +1,6 @@
 /* fill FILE: a database with a history, for tests of the queries in db/README.md and of `rankfold
- * db`: two hosts, a kernel update, a rebuilt variant, a regression, failures, a killed session. */
+ * db`: two hosts, a kernel update, a rebuilt variant, a regression, failures, a killed session, a
+ * session that admits dependent launch and measures only what is missing. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,24 @@ static void tune(rf_store *store, const facts_place *place, int n, double factor
     must(store->v->end(store, &err), &err);
 }
 
+/* The same shapes again, where dependent launch is admitted. */
+static void tune_dependent(rf_store *store, facts_place place, int n, double factor)
+{
+    rf_error err = {0};
+    rf_variant early = facts_variant("ar_w2_f32_h0_os_cpu_flag_avx2_u1_dep", 0, 1);
+    place.admits = RF_VARIANT_DEPENDENT;
+    next_millisecond();
+    must(facts_begin(store, &place, &err), &err);
+    for (int i = 0; i < n; i++) {
+        rfi_key key = facts_key(&place, UINT64_C(1) << 2 * i, 4096);
+        rfi_measurement m =
+            facts_measurement(&key, &early, 16, factor * (1500 + (double)key.bytes / 20));
+        must(store->v->record(store, &m, 1, &err), &err);
+        must(store->v->finish_shape(store, &key, &err), &err);
+    }
+    must(store->v->end(store, &err), &err);
+}
+
 static rf_store *open_again(rf_store *store, const char *path)
 {
     rf_error err = {0};
@@ -80,6 +99,7 @@ int main(int argc, char **argv)
     tune(store, &a, 6, 1, 1, 1);
     tune(store, &b, 4, 2, 1, 1);
     tune(store, &a_new, 4, 1.3, 2, 1);
+    tune_dependent(store, b, 2, 2);
     tune(store, &b, 3, 2, 2, 0);
     rf_store_close(open_again(store, argv[1]));
     return 0;

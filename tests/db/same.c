@@ -45,6 +45,8 @@ static int ask(rf_store *one, rf_store *two, sqlite3_stmt *row)
                 (uint8_t)rfi_name_code(RFI_DTYPES, (const char *)sqlite3_column_text(row, 6));
             key.mode = (uint8_t)rfi_name_code(RFI_MODES, (const char *)sqlite3_column_text(row, 7));
             key.bytes = bucket * scales[s] / 4;
+            key.admits =
+                (uint8_t)rfi_name_code(RFI_ADMITS, (const char *)sqlite3_column_text(row, 8));
             if (!key.hidden)
                 key.hidden = 12345;
             if (other)
@@ -67,11 +69,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "same: %s\n", err.text);
         return 1;
     }
-    sqlite3_prepare_v2(db.handle,
-                       "SELECT h.hw_text, e.env_text, d.architecture, d.world, d.hidden, "
-                       "d.bucket_bytes, d.dtype, d.mode FROM current d JOIN host h ON h.hw_fp = "
-                       "d.hw_fp JOIN environment e ON e.env_fp = d.env_fp",
-                       -1, &row, NULL);
+    sqlite3_prepare_v2(
+        db.handle,
+        "SELECT h.hw_text, e.env_text, d.architecture, d.world, d.hidden, "
+        "d.bucket_bytes, d.dtype, d.mode, d.admits FROM current d JOIN host h ON h.hw_fp = "
+        "d.hw_fp JOIN environment e ON e.env_fp = d.env_fp",
+        -1, &row, NULL);
     for (; sqlite3_step(row) == SQLITE_ROW; n++)
         bad += ask(one, two, row);
     sqlite3_finalize(row);

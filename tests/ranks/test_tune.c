@@ -56,6 +56,12 @@ static const rf_variant fakes[] = {
     FAKE('h', kernel_hangs),
     FAKE('s', kernel_slow),
     FAKE('w', kernel_wrong_on_rank_1),
+    {.hash = {0xFA, 'd'},
+     .name = "kernel_dependent",
+     .world = 2,
+     .unroll = 1,
+     .flags = RF_VARIANT_DEPENDENT,
+     .entry = kernel_good},
 };
 static const rf_shard fake_shard = {
     .name = "fake", .world = 2, .n = sizeof fakes / sizeof *fakes, .variants = fakes};
@@ -159,6 +165,8 @@ static void path_of(const char *name, char out[300])
     snprintf(out, 300, "%s/%s.db", folder ? folder : "/tmp", name);
 }
 
+static uint32_t comm_flags;
+
 /* Every test has a database of its own name; NULL = no store. */
 static rank_comm open_comm(int rank, int world, const char *db)
 {
@@ -171,6 +179,7 @@ static rank_comm open_comm(int rank, int world, const char *db)
     config.packs = packs;
     config.n_packs = 1;
     config.capacity_bytes = 1 << 20;
+    config.flags = comm_flags;
     if (rank == 0 && db) {
         path_of(db, path);
         rf_store_open(path, NULL, 0, &c.store, &err);
@@ -364,6 +373,75 @@ static void test_a_warm_database_answers_without_measuring(void **state)
     assert_string_equal(out->plan[0].variant, out->plan[1].variant);
     assert_int_equal(out->plan[0].grid, out->plan[1].grid);
     ranks_shared_free(out, sizeof *out);
+}
+
+/* One comm after the other tunes the same shape; it admits dependent launch, or does not. */
+typedef struct opt_in {
+    const char *db;
+    uint32_t flags[4];
+    rf_tune_summary summary[4];
+    rf_plan_info plan[4];
+} opt_in;
+
+static void opt_ins(int rank, int world, void *arg)
+{
+    opt_in *o = arg;
+    rf_tune_options all = options(NULL);
+    for (int i = 0; i < 4; i++) {
+        comm_flags = o->flags[i];
+        rank_comm c = open_comm(rank, world, o->db);
+        rf_tune_summary s = tune(&c, &small, 1, &all);
+        rf_plan_info plan = plan_of(&c, &small);
+        RANK_CHECK(plan.rung == RF_RUNG_EXACT, "%d: %s", i, plan.reason);
+        if (rank == 0)
+            o->summary[i] = s, o->plan[i] = plan;
+        close_comm(&c);
+        rank_barrier();
+    }
+}
+
+static void test_what_an_opt_in_adds_is_all_that_is_measured(void **state)
+{
+    (void)state;
+    opt_in *o = ranks_shared(sizeof *o);
+    o->db = "without_first";
+    o->flags[1] = o->flags[3] = RF_DEPENDENT;
+    RANKS_ASSERT(ranks_run(2, opt_ins, o, NULL));
+    assert_int_equal(o->summary[0].measured, 2);
+    assert_int_equal(o->summary[1].warm, 0);
+    assert_int_equal(o->summary[1].measured, 1);
+    assert_int_equal(o->summary[1].wrong + o->summary[1].timeout, 0); /* known already */
+    assert_int_equal(o->summary[2].warm, 1);
+    assert_int_equal(o->summary[3].warm, 1);
+    assert_string_equal(o->plan[2].variant, "kernel_good");
+    assert_string_equal(o->plan[3].variant, o->plan[1].variant);
+    ranks_shared_free(o, sizeof *o);
+}
+
+static void test_tuned_with_an_opt_in_is_tuned_without(void **state)
+{
+    (void)state;
+    opt_in *o = ranks_shared(sizeof *o);
+    o->db = "with_first";
+    o->flags[0] = o->flags[2] = RF_DEPENDENT;
+    RANKS_ASSERT(ranks_run(2, opt_ins, o, NULL));
+    assert_int_equal(o->summary[0].measured, 3);
+    assert_int_equal(o->summary[1].warm, 1);
+    assert_int_equal(o->summary[2].warm, 1);
+    assert_string_equal(o->plan[1].variant, "kernel_good");
+    ranks_shared_free(o, sizeof *o);
+}
+
+/* Its pack has nothing lossy: to admit that changes nothing. */
+static void test_an_opt_in_that_no_variant_needs_changes_nothing(void **state)
+{
+    (void)state;
+    opt_in *o = ranks_shared(sizeof *o);
+    o->db = "no_need";
+    o->flags[1] = RF_LOSSY;
+    RANKS_ASSERT(ranks_run(2, opt_ins, o, NULL));
+    assert_int_equal(o->summary[1].warm, 1);
+    ranks_shared_free(o, sizeof *o);
 }
 
 /* F30: the good one is measured faster beyond any noise, so every session decides the same. */
@@ -601,6 +679,9 @@ int main(void)
         cmocka_unit_test(test_graph_shapes_are_measured_by_replay),
         cmocka_unit_test(test_plans_are_verified_and_timed),
         cmocka_unit_test(test_a_warm_database_answers_without_measuring),
+        cmocka_unit_test(test_what_an_opt_in_adds_is_all_that_is_measured),
+        cmocka_unit_test(test_tuned_with_an_opt_in_is_tuned_without),
+        cmocka_unit_test(test_an_opt_in_that_no_variant_needs_changes_nothing),
         cmocka_unit_test(test_forced_sessions_measure_again_and_decide_the_same),
         cmocka_unit_test(test_a_killed_session_is_gone_on_with),
         cmocka_unit_test(test_a_full_disk_ends_the_session_and_the_winner_stays),

@@ -15,7 +15,7 @@ rfi_fingerprint facts_fingerprint(const char *text)
 
 facts_place facts_at(const char *hw_text, const char *env_text)
 {
-    return (facts_place){facts_fingerprint(hw_text), facts_fingerprint(env_text), "x86-64/avx2"};
+    return (facts_place){facts_fingerprint(hw_text), facts_fingerprint(env_text), "x86-64/avx2", 0};
 }
 
 rfi_key facts_key(const facts_place *place, uint64_t rows, uint64_t hidden)
@@ -27,6 +27,7 @@ rfi_key facts_key(const facts_place *place, uint64_t rows, uint64_t hidden)
                      .world = 2,
                      .dtype = RF_F32,
                      .mode = RF_EAGER,
+                     .admits = place->admits,
                      .rows = rows,
                      .hidden = hidden,
                      .bytes = rows * hidden * 4};
@@ -38,6 +39,8 @@ rf_variant facts_variant(const char *name, uint32_t hidden, int build)
     rf_variant v = {.name = name, .world = 2, .unroll = 1, .threads = 1, .hidden = hidden};
     snprintf(content, sizeof content, "%s build %d", name, build);
     rfi_hash128(content, strlen(content), v.hash);
+    const char *end = strrchr(name, '_');
+    v.flags = end && !strcmp(end, "_dep") ? RF_VARIANT_DEPENDENT : 0;
     return v;
 }
 
@@ -64,7 +67,8 @@ rf_result facts_begin(rf_store *store, const facts_place *place, rf_error *err)
                                    .arch = place->arch,
                                    .tool = "rankfold 0.1.0",
                                    .toolchain = "cc 12.2 -O2",
-                                   .policy = "rounds=7\nseed=1\n"};
+                                   .policy = "rounds=7\nseed=1\n",
+                                   .admits = place->admits};
     /* Of campaigns that begin in the same millisecond, which one is later is a matter of luck. */
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     return store->v->begin(store, &campaign, err);

@@ -8,17 +8,19 @@
 typedef struct facts_place {
     rfi_fingerprint hw, env;
     const char *arch;
+    uint8_t admits; /* by whoever tunes or asks there */
 } facts_place;
 
 /* Fills in the hash of the text. */
 rfi_fingerprint facts_fingerprint(const char *text);
-/* Texts are borrowed. */
+/* Admits nothing unless changed afterwards. Texts are borrowed. */
 facts_place facts_at(const char *hw_text, const char *env_text);
 
 /* f32, eager, world 2 unless changed afterwards. */
 rfi_key facts_key(const facts_place *place, uint64_t rows, uint64_t hidden);
 
-/* A variant whose hash follows from its name and `build`. `name` is borrowed. */
+/* A variant whose hash follows from its name and `build`; it is dependent if its name ends in
+ * "_dep". `name` is borrowed. */
 rf_variant facts_variant(const char *name, uint32_t hidden, int build);
 
 /* An ok measurement with 1 % noise. */

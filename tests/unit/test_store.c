@@ -1,5 +1,6 @@
 /* The SQLite store through its vtable: what is recorded comes back, and on which rung. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +22,8 @@
 typedef struct fixture {
     char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
     rf_store *store;
-    facts_place here;
-    rf_variant os, ts, generic;
+    facts_place here, dependent; /* the same place, where dependent launch is admitted */
+    rf_variant os, ts, generic, early;
 } fixture;
 
 static rf_store *open_store(const char *path, const char *shipped, uint32_t flags)
@@ -44,6 +45,9 @@ static int setup(void **state)
     f->os = facts_variant("ar_w2_f32_h4096_os", 4096, 1);
     f->ts = facts_variant("ar_w2_f32_h4096_ts", 4096, 1);
     f->generic = facts_variant("ar_w2_f32_h0_os", 0, 1);
+    f->early = facts_variant("ar_w2_f32_h4096_os_dep", 4096, 1);
+    f->dependent = f->here;
+    f->dependent.admits = RF_VARIANT_DEPENDENT;
     f->store = open_store(f->path, NULL, 0);
     *state = f;
     return 0;
@@ -74,6 +78,15 @@ static void tune(fixture *f, rf_store *store, const facts_place *place, uint64_t
                            facts_measurement(&key, &f->os, 8, 10000),
                            facts_measurement(&key, &f->generic, 8, 11000)};
     MUST(facts_campaign(store, place, &key, m, 3, &why));
+}
+
+/* os 10 us, and dependent 8 us, at 4 x 4096 */
+static void tune_dependent(fixture *f, const facts_place *place)
+{
+    rfi_key key = facts_key(place, 4, 4096);
+    rfi_measurement m[] = {facts_measurement(&key, &f->os, 8, 10000),
+                           facts_measurement(&key, &f->early, 8, 8000)};
+    MUST(facts_campaign(f->store, place, &key, m, 2, &why));
 }
 
 static rfi_decision ask(rf_store *store, const rfi_key *key, rfi_have_fn have)
@@ -321,6 +334,137 @@ static void the_generation_changes_with_a_decision_only(void **state)
     MUST(f->store->v->end(f->store, &why));
 }
 
+/* ---- opt-ins ---- */
+
+static void with_the_opt_in_its_winner_is_exact(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->dependent, 4, 4096);
+    tune_dependent(f, &f->dependent);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->early.name);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+}
+
+static void without_it_the_best_of_the_others_is_exact_too(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    tune_dependent(f, &f->dependent);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->os.name);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+}
+
+static void what_was_tuned_without_it_is_a_partial_answer(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->dependent, 4, 4096);
+    tune(f, f->store, &f->here, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->os.name);
+    assert_int_equal(d.rung, RF_RUNG_PARTIAL);
+    assert_non_null(strstr(d.reason, ", dependent launch not measured; run"));
+    assert_non_null(strstr(d.reason, "tune -n 2 --admit dependent --shapes f32:4x4096`"));
+}
+
+static void its_own_set_goes_first_though_stale(void **state)
+{
+    fixture *f = *state;
+    facts_place before = facts_at(HW_TEXT, "r0.driver=0\n");
+    before.admits = RF_VARIANT_DEPENDENT;
+    rfi_key key = facts_key(&f->dependent, 4, 4096);
+    tune_dependent(f, &before);
+    tune(f, f->store, &f->here, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->early.name);
+    assert_int_equal(d.rung, RF_RUNG_OTHER_ENV);
+}
+
+static void a_smaller_set_at_this_size_goes_before_another_size(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->dependent, 16, 4096);
+    tune_dependent(f, &f->dependent);
+    tune(f, f->store, &f->here, 16);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_PARTIAL);
+    assert_int_equal(d.bucket, 16 * 4096 * 4);
+}
+
+static void a_sweep_without_it_does_not_count_as_one_with_it(void **state)
+{
+    fixture *f = *state;
+    rfi_key without = facts_key(&f->here, 4, 4096), with = facts_key(&f->dependent, 4, 4096);
+    tune(f, f->store, &f->here, 4);
+    assert_int_equal(f->store->v->swept(f->store, &without), 1);
+    assert_int_equal(f->store->v->swept(f->store, &with), 0);
+}
+
+static void a_sweep_with_it_counts_as_one_without(void **state)
+{
+    fixture *f = *state;
+    rfi_key without = facts_key(&f->here, 4, 4096), with = facts_key(&f->dependent, 4, 4096);
+    tune_dependent(f, &f->dependent);
+    assert_int_equal(f->store->v->swept(f->store, &with), 1);
+    assert_int_equal(f->store->v->swept(f->store, &without), 1);
+}
+
+static void what_was_measured_without_it_is_known(void **state)
+{
+    fixture *f = *state;
+    rfi_key with = facts_key(&f->dependent, 4, 4096);
+    rfi_measurement found;
+    tune(f, f->store, &f->here, 4);
+    assert_int_equal(f->store->v->measured(f->store, &with, &f->os, 8, &found), 1);
+    assert_true(found.median_ns == 10000);
+    assert_int_equal(f->store->v->measured(f->store, &with, &f->early, 8, &found), 0);
+
+    /* Only what is missing is measured, and the decision is among all. */
+    rfi_measurement slower = facts_measurement(&with, &f->early, 8, 11000);
+    MUST(facts_campaign(f->store, &f->dependent, &with, &slower, 1, &why));
+    rfi_decision d = ask(f->store, &with, facts_have_all);
+    assert_string_equal(d.variant, f->os.name);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+    /* Settled now. */
+    assert_int_equal(f->store->v->measured(f->store, &with, &f->os, 8, &found), 0);
+}
+
+static void a_key_is_of_its_campaigns_set(void **state)
+{
+    fixture *f = *state;
+    rf_error err = {0};
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement m = facts_measurement(&key, &f->os, 8, 10000);
+    MUST(facts_begin(f->store, &f->dependent, &why));
+    assert_int_equal(f->store->v->record(f->store, &m, 1, &err), RF_E_ARG);
+    assert_non_null(strstr(err.text, "set of opt-ins"));
+}
+
+static void the_baseline_of_a_killed_session_stays_known(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement theirs = facts_measurement(&key, NULL, 0, 30000);
+    rfi_measurement ours = facts_measurement(&key, &f->os, 8, 10000);
+    MUST(facts_begin(f->store, &f->here, &why));
+    MUST(f->store->v->record(f->store, &theirs, 1, &why));
+    MUST(f->store->v->end(f->store, &why)); /* the shape was not finished */
+    MUST(facts_campaign(f->store, &f->here, &key, &ours, 1, &why));
+    assert_true(ask(f->store, &key, facts_have_all).baseline_ns == 30000);
+}
+
+static void a_baseline_that_failed_is_infinitely_slow(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 4, 4096);
+    rfi_measurement m[] = {facts_measurement(&key, &f->os, 8, 10000),
+                           facts_measurement(&key, NULL, 0, 1)};
+    m[1].outcome = RFI_WRONG;
+    MUST(facts_campaign(f->store, &f->here, &key, m, 2, &why));
+    assert_true(isinf(ask(f->store, &key, facts_have_all).baseline_ns));
+}
+
 static void the_folder_and_the_file_are_private(void **state)
 {
     fixture *f = *state;
@@ -398,6 +542,17 @@ int main(void)
         FACT(a_failed_candidate_is_a_fact),
         FACT(a_late_measurement_moves_the_decision_too),
         FACT(the_generation_changes_with_a_decision_only),
+        FACT(with_the_opt_in_its_winner_is_exact),
+        FACT(without_it_the_best_of_the_others_is_exact_too),
+        FACT(what_was_tuned_without_it_is_a_partial_answer),
+        FACT(its_own_set_goes_first_though_stale),
+        FACT(a_smaller_set_at_this_size_goes_before_another_size),
+        FACT(a_sweep_without_it_does_not_count_as_one_with_it),
+        FACT(a_sweep_with_it_counts_as_one_without),
+        FACT(what_was_measured_without_it_is_known),
+        FACT(a_key_is_of_its_campaigns_set),
+        FACT(the_baseline_of_a_killed_session_stays_known),
+        FACT(a_baseline_that_failed_is_infinitely_slow),
         FACT(the_folder_and_the_file_are_private),
         FACT(a_store_for_reading_refuses_to_write),
         FACT(the_shipped_file_is_the_lowest_rung),

@@ -159,7 +159,7 @@ static void a_newer_schema(void **state)
     (void)state;
     const char *path = copy("newer.db");
     change(path, "PRAGMA user_version = 7");
-    refused(path, "has schema 7 of a newer Rankfold; this one knows 1", RF_E_DB_NEWER);
+    refused(path, "has schema 7 of a newer Rankfold; this one knows 2", RF_E_DB_NEWER);
 }
 
 static void a_negative_schema(void **state)
@@ -207,7 +207,7 @@ static void a_missing_trigger(void **state)
     (void)state;
     const char *path = copy("missing.db");
     change(path, "DROP TRIGGER measurement_no_update");
-    refused(path, "tables, indexes and triggers of schema 1 are as they were made",
+    refused(path, "tables, indexes and triggers of schema 2 are as they were made",
             RF_E_DB_FOREIGN);
 }
 

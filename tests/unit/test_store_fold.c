@@ -50,7 +50,31 @@ static rfi_candidate *candidate(const char *name, double median_ns, double noise
 
 static size_t fold(void)
 {
-    return rfi_fold(trials, n_trials, candidates, choices);
+    return rfi_fold(trials, n_trials, candidates, 0, choices);
+}
+
+/* ---- with opt-ins ---- */
+
+#define DEP RF_VARIANT_DEPENDENT
+
+/* A sweep that admits `admits`. */
+static void sweep(unsigned admits)
+{
+    trial("a", 1, 1);
+    trials[n_trials - 1].admits = admits;
+}
+
+static void dependent(const char *name, double median_ns)
+{
+    candidate(name, median_ns, 1)->flags = DEP;
+}
+
+/* Name of the choice for callers that admit `admits`, of the last environment; "" = there is none.
+ */
+static const char *winner(unsigned admits)
+{
+    size_t n = rfi_fold(trials, n_trials, candidates, admits, choices);
+    return n ? choices[n - 1].best->name : "";
 }
 
 /* ---- facts ---- */
@@ -237,6 +261,128 @@ static void when_everything_fails_there_is_no_choice(void **state)
     assert_int_equal(fold(), 0);
 }
 
+static void a_sweep_decides_for_every_set_within_what_it_admits(void **state)
+{
+    (void)state;
+    sweep(DEP);
+    candidate("plain", 100, 1);
+    dependent("early", 50);
+    assert_string_equal(winner(0), "plain");
+    assert_string_equal(winner(DEP), "early");
+}
+
+static void it_decides_nothing_for_those_who_admit_more(void **state)
+{
+    (void)state;
+    sweep(RF_VARIANT_LOSSY);
+    candidate("plain", 100, 1);
+    assert_string_equal(winner(DEP), "");
+    assert_string_equal(winner(DEP | RF_VARIANT_LOSSY), "");
+}
+
+static void what_needs_two_opt_ins_is_for_those_who_admit_both(void **state)
+{
+    (void)state;
+    sweep(DEP | RF_VARIANT_LOSSY);
+    candidate("plain", 100, 1);
+    candidate("both", 50, 1)->flags = DEP | RF_VARIANT_LOSSY;
+    assert_string_equal(winner(DEP), "plain");
+    assert_string_equal(winner(DEP | RF_VARIANT_LOSSY), "both");
+}
+
+static void what_a_sweep_that_admitted_less_measured_counts(void **state)
+{
+    (void)state;
+    sweep(0);
+    candidate("plain", 100, 1);
+    sweep(DEP); /* measured only what was missing */
+    dependent("early", 200);
+    assert_string_equal(winner(DEP), "plain");
+    assert_int_equal(choices[0].trial, 1);
+}
+
+static void measuring_what_was_missing_moves_no_other_decision(void **state)
+{
+    (void)state;
+    sweep(0);
+    candidate("plain", 100, 1);
+    candidate("other", 200, 1);
+    sweep(DEP);
+    dependent("early", 50);
+    assert_string_equal(winner(0), "plain");
+    assert_string_equal(choices[0].runner_up->name, "other");
+}
+
+static void what_a_sweep_that_admitted_less_settled_is_over(void **state)
+{
+    (void)state;
+    sweep(0);
+    candidate("gone", 10, 1);
+    sweep(0);
+    candidate("plain", 100, 1);
+    sweep(DEP);
+    dependent("early", 200);
+    assert_string_equal(winner(DEP), "plain");
+    assert_string_equal(winner(0), "plain");
+}
+
+static void a_killed_session_counts_through_a_sweep_that_admitted_less(void **state)
+{
+    (void)state;
+    trial("a", 0, 1);
+    candidate("killed", 10, 1);
+    sweep(0);
+    candidate("plain", 100, 1);
+    sweep(DEP);
+    dependent("early", 200);
+    assert_string_equal(winner(DEP), "killed");
+}
+
+static void a_sweep_that_admitted_more_settles_for_all(void **state)
+{
+    (void)state;
+    sweep(DEP);
+    candidate("gone", 10, 1);
+    dependent("early", 5);
+    sweep(0);
+    candidate("plain", 100, 1);
+    assert_string_equal(winner(0), "plain");
+    assert_string_equal(winner(DEP), "early"); /* the other sweep did not look at it */
+}
+
+static void one_that_admitted_as_much_is_the_last_that_counts(void **state)
+{
+    (void)state;
+    sweep(DEP);
+    candidate("gone", 10, 1);
+    sweep(RF_VARIANT_LOSSY);
+    candidate("plain", 100, 1);
+    sweep(DEP);
+    dependent("early", 200);
+    assert_string_equal(winner(DEP), "plain");
+}
+
+static void the_baseline_of_a_killed_session_is_known(void **state)
+{
+    (void)state;
+    trial("a", 0, 1);
+    candidate(RFI_BASELINE, 300, 1);
+    trial("a", 1, 1);
+    candidate("x", 100, 1);
+    fold();
+    assert_non_null(choices[0].baseline);
+    assert_true(choices[0].baseline->median_ns == 300);
+}
+
+static void without_a_baseline_there_is_none(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("x", 100, 1);
+    fold();
+    assert_null(choices[0].baseline);
+}
+
 int main(void)
 {
 #define FACT(name) cmocka_unit_test_setup(name, reset)
@@ -256,6 +402,17 @@ int main(void)
         FACT(every_environment_keeps_its_own_choice),
         FACT(the_incumbent_is_carried_into_the_next_environment),
         FACT(when_everything_fails_there_is_no_choice),
+        FACT(a_sweep_decides_for_every_set_within_what_it_admits),
+        FACT(it_decides_nothing_for_those_who_admit_more),
+        FACT(what_needs_two_opt_ins_is_for_those_who_admit_both),
+        FACT(what_a_sweep_that_admitted_less_measured_counts),
+        FACT(measuring_what_was_missing_moves_no_other_decision),
+        FACT(what_a_sweep_that_admitted_less_settled_is_over),
+        FACT(a_killed_session_counts_through_a_sweep_that_admitted_less),
+        FACT(a_sweep_that_admitted_more_settles_for_all),
+        FACT(one_that_admitted_as_much_is_the_last_that_counts),
+        FACT(the_baseline_of_a_killed_session_is_known),
+        FACT(without_a_baseline_there_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

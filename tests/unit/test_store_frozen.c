@@ -12,7 +12,7 @@
 extern const int rfi_abi_2;
 
 static facts_place here;
-static rfi_frozen_row rows[6];
+static rfi_frozen_row rows[7];
 static rf_frozen table;
 
 static void put(size_t i, uint64_t hidden, uint64_t bucket, const char *variant)
@@ -40,7 +40,9 @@ static int setup(void **state)
     put(4, 8192, 64, "h8192_64");
     rows[5] = rows[4];
     rows[5].bucket = 128;
-    table = (rf_frozen){RF_ABI, sizeof table, &rfi_abi_2, 7, 6, rows};
+    put(6, 4096, 65536, "early");
+    rows[6].admits = RF_VARIANT_DEPENDENT;
+    table = (rf_frozen){RF_ABI, sizeof *rows, &rfi_abi_2, 7, 7, rows};
     return 0;
 }
 
@@ -99,6 +101,25 @@ static void the_baseline_is_a_fallback(void **state)
     assert_string_equal(d.variant, "");
 }
 
+static void an_opt_in_has_rows_of_its_own(void **state)
+{
+    (void)state;
+    facts_place dependent = here;
+    dependent.admits = RF_VARIANT_DEPENDENT;
+    assert_string_equal(ask(&dependent, 4, 4096).variant, "early");
+}
+
+static void what_was_frozen_without_it_answers_too(void **state)
+{
+    (void)state;
+    facts_place dependent = here;
+    dependent.admits = RF_VARIANT_DEPENDENT;
+    rfi_decision d = ask(&dependent, 16, 1024);
+    assert_string_equal(d.variant, "any_64k");
+    assert_int_equal(d.rung, RF_RUNG_SHIPPED);
+    assert_non_null(strstr(d.reason, "dependent launch not measured"));
+}
+
 static void another_environment_is_said(void **state)
 {
     (void)state;
@@ -152,7 +173,7 @@ static void bad_tables_are_refused(void **state)
     table.abi = RF_ABI + 1;
     refused("ABI 3");
     setup(state);
-    table.size--;
+    table.row_size--;
     refused("size");
     setup(state);
     table.abi_witness = NULL;
@@ -166,6 +187,12 @@ static void bad_tables_are_refused(void **state)
     setup(state);
     rows[3].bucket = 1000;
     refused("row 3 has a bucket");
+    setup(state);
+    rows[6].admits = 8;
+    refused("row 6 admits what there is not");
+    setup(state);
+    rows[6].admits = 0;
+    refused("row 6 is not in order");
     setup(state);
     rows[2].hidden = 5000;
     refused("row 3 is not in order");
@@ -192,11 +219,12 @@ int main(void)
 {
 #define FACT(name) cmocka_unit_test_setup(name, setup)
     const struct CMUnitTest tests[] = {
-        FACT(an_exact_row_answers),        FACT(any_hidden_comes_next),
-        FACT(then_the_nearest_bucket),     FACT(the_baseline_is_a_fallback),
-        FACT(another_environment_is_said), FACT(other_hardware_is_not_answered),
-        FACT(an_empty_table_is_legal),     FACT(it_cannot_be_written),
-        FACT(bad_tables_are_refused),      FACT(null_arguments_are_refused),
+        FACT(an_exact_row_answers),          FACT(any_hidden_comes_next),
+        FACT(then_the_nearest_bucket),       FACT(the_baseline_is_a_fallback),
+        FACT(another_environment_is_said),   FACT(other_hardware_is_not_answered),
+        FACT(an_opt_in_has_rows_of_its_own), FACT(what_was_frozen_without_it_answers_too),
+        FACT(an_empty_table_is_legal),       FACT(it_cannot_be_written),
+        FACT(bad_tables_are_refused),        FACT(null_arguments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
