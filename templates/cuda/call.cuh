@@ -18,8 +18,9 @@
 
 #include "cuda/ptx.cuh"
 
-#define RF_CHECK_EVERY                                                                             \
-    2048u /* polls between looks at clock, poison and abort: about a millisecond */
+#ifndef RF_CHECK_EVERY       /* polls between looks at clock, poison and abort: */
+#define RF_CHECK_EVERY 2048u /* a millisecond for own memory, some for the host's */
+#endif
 #define RF_GIVE_UP UINT64_MAX
 
 /* Where the peers of a rank poison it. */

@@ -154,7 +154,7 @@ void machine_launch(machine *m, uint32_t rank, machine_kernel entry, uint32_t gr
     k->params.grid = grid;
     k->params.slot_bytes = m->config.slot_bytes;
     k->params.generation = 1;
-    k->params.deadline_ns = UINT64_MAX / 4;
+    k->params.deadline_ns = m->config.deadline;
     k->params.host_ctx = &m->page[rank];
     if (m->last[rank]) {
         m->last[rank]->next = k;
@@ -334,6 +334,15 @@ int machine_region_is_clean(const machine *m, uint32_t rank)
         }
     }
     return 1;
+}
+
+int machine_is_poisoned(const machine *m, uint32_t rank)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < controls(m); i++) {
+        n += control(m, rank)[i].poison != 0;
+    }
+    return n == controls(m);
 }
 
 const rf_page *machine_page(const machine *m, uint32_t rank)

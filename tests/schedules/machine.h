@@ -44,6 +44,7 @@ typedef struct machine_config {
     uint64_t slot_bytes;
     uint64_t epoch;    /* first epoch of every region and family */
     uint32_t tag_mask; /* wire e12: bits of the tag */
+    uint64_t deadline; /* in steps of the machine */
     machine_flaw flaw;
 } machine_config;
 
@@ -60,6 +61,7 @@ int machine_run(machine *m);
 uint32_t machine_random(machine *m, uint32_t below);
 /* 1 = the region is as a new one but for its epoch. */
 int machine_region_is_clean(const machine *m, uint32_t rank);
+int machine_is_poisoned(const machine *m, uint32_t rank); /* in all of its control lines */
 const rf_page *machine_page(const machine *m, uint32_t rank);
 
 /* ---- for the functions of cuda/ptx.cuh, from within a fibre ---- */

@@ -82,21 +82,41 @@ static void call_fill(machine *m, call *c, const series *s, uint32_t world)
     rf_oracle_all_reduce(in, c->want, c->count, (rf_dtype)s->table->dtype, (int)world);
 }
 
-/* "" = all as it should be, else what was wrong. */
-static const char *run(const series *s, uint64_t seed, machine_flaw flaw)
+#define NOBODY RF_MAX_WORLD
+
+/* Has everybody else been told that `absent` did not come? */
+static int is_blamed(const machine *m, uint32_t world, uint32_t absent)
 {
-    static const uint32_t worlds[] = {2, 3, 4, 5, 6, 7, 8, 2, 3, 4};
+    for (uint32_t r = 0; r < world; r++) {
+        const rf_page *page = machine_page(m, r);
+        if (r != absent && (page->poison != RF_POISON(absent, RF_FAULT_DEADLINE) ||
+                            page->fault.code != RF_FAULT_DEADLINE ||
+                            page->fault.culprit != absent || !machine_is_poisoned(m, r))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* A run of one seed. With `leaves`, one rank stays away from some call on. "" = all as it should
+ * be, else what was wrong. */
+static const char *run(const series *s, uint64_t seed, machine_flaw flaw, int leaves)
+{
+    static const uint32_t worlds[] = {2, 3, 4, 5, 2, 3, 4, 8};
     static char wrong[160];
-    uint32_t world = worlds[seed % 10];
+    uint32_t world = worlds[seed % 8];
     machine_config config = {.seed = seed, .world = world, .flaw = flaw};
     config.host = s->table->host;
     config.tag_mask = s->tag_mask;
+    config.deadline = leaves ? 400000 : UINT64_MAX / 4;
     config.slot_bytes = (MAX_COUNT * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)world;
     config.slot_bytes = (config.slot_bytes + 127) / 128 * 128;
     config.slot_bytes = s->slot_bytes ? s->slot_bytes : config.slot_bytes;
     config.epoch = seed % 3 ? 0xfffffffdu : 0;
     machine *m = machine_create(&config);
     uint32_t n = s->calls / 2 + machine_random(m, s->calls / 2);
+    uint32_t absent = leaves ? machine_random(m, world) : NOBODY;
+    uint32_t last = leaves ? machine_random(m, n) : n; /* the first call that is not complete */
     wrong[0] = 0;
     for (uint32_t k = 0; k < n; k++) {
         uint32_t grid = 1 + machine_random(m, 3);
@@ -107,21 +127,26 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw)
             rf_params p = {.in = calls[k].in[r] + calls[k].offset,
                            .out = result_of(&calls[k], r),
                            .count = calls[k].count};
-            machine_launch(m, r, row->kernel, grid, row->threads, row->dependent, p);
+            if (r != absent || k < last) {
+                machine_launch(m, r, row->kernel, grid, row->threads, row->dependent, p);
+            }
         }
     }
     int hang = machine_run(m);
     if (hang) {
         snprintf(wrong, sizeof wrong, "%s %llu: hang", s->name, (unsigned long long)seed);
+    } else if (leaves && !is_blamed(m, world, absent)) {
+        snprintf(wrong, sizeof wrong, "%s %llu: rank %u stayed away, not everybody says so",
+                 s->name, (unsigned long long)seed, absent);
     }
     size_t bytes = rf_dtype_size((rf_dtype)s->table->dtype);
-    for (uint32_t k = 0; k < n && !hang; k++) {
+    for (uint32_t k = 0; k < last && !hang; k++) {
         for (uint32_t r = 0; r < world; r++) {
             if (memcmp(result_of(&calls[k], r), calls[k].want, calls[k].count * bytes) != 0) {
                 snprintf(wrong, sizeof wrong, "%s %llu: call %u on rank %u is wrong", s->name,
                          (unsigned long long)seed, k, r);
             }
-            if (!machine_region_is_clean(m, r)) {
+            if (!leaves && !machine_region_is_clean(m, r)) {
                 snprintf(wrong, sizeof wrong, "%s %llu: region of rank %u is left unclean", s->name,
                          (unsigned long long)seed, r);
             }
@@ -152,7 +177,18 @@ static void gives_the_sum(void **state)
 {
     const series *s = series_of(*state);
     for (uint64_t seed = 1; seed <= runs(s); seed++) {
-        const char *wrong = run(s, seed, FLAW_NONE);
+        const char *wrong = run(s, seed, FLAW_NONE, 0);
+        if (wrong[0]) {
+            fail_msg("%s", wrong);
+        }
+    }
+}
+
+static void is_named(void **state)
+{
+    const series *s = series_of(*state);
+    for (uint64_t seed = 1; seed <= runs(s) / 20; seed++) {
+        const char *wrong = run(s, seed, FLAW_NONE, 1);
         if (wrong[0]) {
             fail_msg("%s", wrong);
         }
@@ -169,7 +205,7 @@ static void is_found(void **state)
     const broken *b = *state;
     const series *s = series_of(b->series);
     for (uint64_t seed = 1; seed <= runs(s); seed++) {
-        if (run(s, seed, b->flaw)[0]) {
+        if (run(s, seed, b->flaw, 0)[0]) {
             return;
         }
     }
@@ -179,6 +215,10 @@ static void is_found(void **state)
 #define SUM(plan)                                                                                  \
     {                                                                                              \
         "every schedule of " plan " gives the sum", gives_the_sum, NULL, NULL, plan                \
+    }
+#define NAMED(name)                                                                                \
+    {                                                                                              \
+        "a rank that stays away is named by all: " name, is_named, NULL, NULL, name                \
     }
 #define FOUND(what, plan, flaw)                                                                    \
     {                                                                                              \
@@ -191,7 +231,7 @@ static void is_found(void **state)
 int main(int argc, char **argv)
 {
     if (argc == 3) {
-        const char *wrong = run(series_of(argv[1]), strtoull(argv[2], NULL, 10), FLAW_NONE);
+        const char *wrong = run(series_of(argv[1]), strtoull(argv[2], NULL, 10), FLAW_NONE, 0);
         printf("%s\n", wrong[0] ? wrong : "ok");
         return wrong[0] != 0;
     }
@@ -203,6 +243,8 @@ int main(int argc, char **argv)
         SUM("host_bf16"),
         SUM("host_f16"),
         SUM("host_tags"),
+        NAMED("peer_f32"),
+        NAMED("host_f32"),
         FOUND("one slot fewer", "peer_f32", FLAW_ONE_SLOT),
         FOUND("an epoch per block", "peer_f32", FLAW_BLOCK_EPOCH),
         FOUND("a push before the wait", "peer_f32", FLAW_NO_WAIT),
