@@ -1,18 +1,27 @@
 #!/usr/bin/env python3
 """A decode loop as tensor-parallel engines run it: a small transformer with random weights, bf16, one CUDA graph a
-batch size, two all-reduces a layer. Compares ways to reduce: time a step, and whether the tokens are the same.
+batch size, two all-reduces a layer. Compares ways to reduce: time a step, and whether the results are the same.
 
-    python3 tests/gpu/decode.py [--world 2] [--hidden 4096] [--batch 1,8,32] [--reduce nccl,rankfold,none]
+    python3 tests/gpu/decode.py [--hidden 4096,8192] [--batch 1,8,32] [--reduce nccl,rankfold,none] [--no-peer]
+    python3 tests/gpu/decode.py --device cpu --hidden 256 --layers 2 --steps 8    a dry run: gloo stands in for NCCL
 
-nccl: torch.distributed's, whatever library is behind it (LD_PRELOAD works); rankfold: rankfold.py, NCCL where that was
-measured faster; none: no reduction at all, for the share that it has. Rounds are interleaved; a time is the median over
-rounds of the slowest rank. Prints a digest of the tokens, to be compared between runs.
+nccl: torch.distributed's; shim: the same on a group of its own, for LD_PRELOAD=librankfold_nccl.so, which is told to
+keep out of the other; rankfold: rankfold.py, NCCL where that was measured faster; none: no reduction at all, for the
+share that it has. Rounds are interleaved; a time is the median over rounds of the slowest rank.
+
+Results are the tokens of all steps and the hidden state of the last one, bit by bit, of every round and every rank: a
+digest is printed, to be compared between runs. Two ranks have one addition, rounded once, whoever does it: at world 2
+the bits are NCCL's. From 3 ranks on NCCL may add in another order, or round more often, so that they may differ.
+
+Weights are a rank's of --split, as in a world of so many of which two are here: by default so many that NCCL's share of
+a step is about a third between peers, or through host memory (--no-peer).
 """
 import argparse
 import os
 import statistics
 import sys
 import tempfile
+import time
 import zlib
 
 import torch
@@ -27,43 +36,47 @@ HEAD, VOCABULARY = 128, 8192
 class Layer:
     """A rank's part of one: heads and inner columns are split, so that both outputs have to be summed."""
 
-    def __init__(self, hidden, world, batch, length, device):
+    def __init__(self, args, device):
         def weights(rows, columns):
             return torch.randn(rows, columns, dtype=torch.bfloat16, device=device) * columns ** -0.5
-        self.heads, inner = hidden // HEAD // world, hidden * 11 // 4 // world
-        self.qkv, self.proj = weights(3 * self.heads * HEAD, hidden), weights(hidden, self.heads * HEAD)
-        self.up, self.down = weights(2 * inner, hidden), weights(hidden, inner)
-        self.cache = torch.zeros(2, batch, self.heads, length, HEAD, dtype=torch.bfloat16, device=device)
+        self.heads, inner = args.width // HEAD // args.split, args.width * 11 // 4 // args.split
+        self.qkv, self.proj = weights(3 * self.heads * HEAD, args.width), weights(args.width, self.heads * HEAD)
+        self.up, self.down = weights(2 * inner, args.width), weights(args.width, inner)
+        shape = 2, max(args.batch), self.heads, args.steps, HEAD
+        self.cache = torch.zeros(shape, dtype=torch.bfloat16, device=device)
 
     def run(self, x, position, mask, reduce):
         batch = x.shape[0]
         parts = F.linear(F.rms_norm(x, x.shape[1:]), self.qkv).view(batch, 3, self.heads, 1, HEAD)
-        cache = self.cache[:, :batch]
+        keys, values = cache = self.cache[:, :batch]
         cache.index_copy_(3, position, parts[:, 1:].transpose(0, 1))
-        seen = F.scaled_dot_product_attention(parts[:, 0], cache[0], cache[1], attn_mask=mask)
+        scores = parts[:, 0] @ keys.transpose(2, 3)  # by hand: the same kernels for all batches, none looks for a plan
+        seen = torch.softmax(scores * HEAD ** -0.5 + mask, dim=3) @ values
         x = x + reduce(F.linear(seen.reshape(batch, -1), self.proj))
-        gate, up = F.linear(F.rms_norm(x, x.shape[1:]), self.up).chunk(2, dim=1)
-        return x + reduce(F.linear(F.silu(gate) * up, self.down))
+        both = F.linear(F.rms_norm(x, x.shape[1:]), self.up)
+        return x + reduce(F.linear(F.glu(both, dim=1), self.down))
 
 
 class Model:
     def __init__(self, args, rank, device):
         torch.manual_seed(1)  # alike on all ranks
-        self.device, self.length, hidden = device, args.steps, args.hidden
-        self.words, self.head = torch.randn(2, VOCABULARY, hidden, dtype=torch.bfloat16, device=device)
+        self.device, self.length = device, args.steps
+        self.words, self.head = torch.randn(2, VOCABULARY, args.width, dtype=torch.bfloat16, device=device)
         torch.manual_seed(100 + rank)
-        self.layers = [Layer(hidden, args.world, max(args.batch), args.steps, device) for _ in range(args.layers)]
+        self.layers = [Layer(args, device) for _ in range(args.layers)]
         self.position = torch.zeros(1, dtype=torch.long, device=device)
         self.token = torch.zeros(max(args.batch), dtype=torch.long, device=device)
+        self.state = torch.zeros(max(args.batch), args.width, dtype=torch.bfloat16, device=device)
 
     def step(self, batch, reduce):
-        """One token for every row: read from self.token, written there."""
+        """One token for every row: read from self.token, written there. At most self.length of them after restart()."""
         x = F.embedding(self.token[:batch], self.words)
-        mask = (torch.arange(self.length, device=self.device) <= self.position).view(1, 1, 1, -1)
+        ahead = torch.arange(self.length, device=self.device) > self.position
+        mask = torch.zeros(self.length, dtype=x.dtype, device=self.device).masked_fill_(ahead, float("-inf"))
         for layer in self.layers:
             x = layer.run(x, self.position, mask, reduce)
-        logits = F.linear(F.rms_norm(x, x.shape[1:]), self.head)
-        self.token[:batch].copy_(logits.argmax(dim=1))
+        self.state[:batch].copy_(x)
+        self.token[:batch].copy_(F.linear(F.rms_norm(x, x.shape[1:]), self.head).argmax(dim=1))
         self.position += 1
 
     def restart(self):
@@ -72,28 +85,80 @@ class Model:
         self.position.zero_()
         self.token.copy_(torch.arange(len(self.token), device=self.device))
 
-    def decode(self, batch, graph):
-        """Tokens of all steps, and milliseconds a step."""
+    def decode(self, machine, batch, replay):
+        """The digest of all tokens and the last state, and milliseconds a step."""
         self.restart()
         tokens = torch.empty(self.length, batch, dtype=torch.long, device=self.device)
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        machine.begin()
+        for step in range(self.length):
+            replay()
+            tokens[step].copy_(self.token[:batch])
+        milliseconds = machine.end() / self.length
+        state = self.state[:batch].view(torch.int16)
+        if not torch.isfinite(self.state[:batch]).all():
+            raise RuntimeError("the hidden state is not finite: nothing can be compared")
+        return zlib.crc32(bytes(str((tokens.tolist(), state.tolist())), "ascii")), milliseconds
+
+
+class Gpu:
+    """Where the model runs, and how steps become graphs and take time there."""
+    backend = "nccl"
+
+    def __init__(self, rank):
+        self.device = torch.device("cuda", rank)
+        torch.cuda.set_device(self.device)
+        self.name = torch.cuda.get_device_name()
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def begin(self):
         torch.cuda.synchronize()
         dist.barrier(group=self.host)
-        events[0].record()
-        for step in range(self.length):
-            graph.replay()
-            tokens[step].copy_(self.token[:batch])
-        events[1].record()
+        self.events[0].record()
+
+    def end(self):
+        self.events[1].record()
         torch.cuda.synchronize()
-        return tokens.cpu(), events[0].elapsed_time(events[1]) / self.length
+        return self.events[0].elapsed_time(self.events[1])
+
+    def captured(self, model, way, batch):
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with way.capture():
+            model.restart()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    model.step(batch, way.reduce)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, stream=side):
+                model.step(batch, way.reduce)
+        return graph.replay
+
+
+class Cpu:
+    backend, name, device = "gloo", "cpu", torch.device("cpu")
+
+    def __init__(self, rank):
+        torch.set_num_threads(1)
+
+    def begin(self):
+        dist.barrier(group=self.host)
+        self.start = time.perf_counter()
+
+    def end(self):
+        return 1000 * (time.perf_counter() - self.start)
+
+    def captured(self, model, way, batch):
+        return lambda: model.step(batch, way.reduce)
 
 
 class Nccl:
-    def __init__(self, args, model):
+    group = None
+
+    def __init__(self, args, machine):
         pass
 
     def reduce(self, x):
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=self.group)
         return x
 
     def capture(self):
@@ -103,18 +168,26 @@ class Nccl:
         pass
 
 
+class Shim(Nccl):
+    def __init__(self, args, machine):
+        self.group = dist.new_group(backend=machine.backend)
+
+    def end(self):
+        dist.destroy_process_group(self.group)  # now the shim says how many sums were ours
+
+
 class Nothing(Nccl):
     def reduce(self, x):
         return x
 
 
 class Rankfold(Nccl):
-    def __init__(self, args, model):
+    def __init__(self, args, machine):
         import rankfold
         flags = rankfold.NO_PEER if args.no_peer else 0
-        nccl = None if args.no_nccl else dist.group.WORLD
-        self.comm = rankfold.Communicator(model.host, model.device, nccl=nccl, flags=flags)
-        if not self.comm.setup(args.hidden, torch.bfloat16, args.batch, tune_cache=args.db, tune_seconds=args.tune):
+        nccl = None if args.no_nccl or args.device == "cpu" else dist.group.WORLD
+        self.comm = rankfold.Communicator(machine.host, machine.device, nccl=nccl, flags=flags)
+        if not self.comm.setup(args.width, torch.bfloat16, args.batch, tune_cache=args.db, tune_seconds=args.tune):
             raise RuntimeError(self.comm.disabled)
 
     def reduce(self, x):
@@ -127,56 +200,63 @@ class Rankfold(Nccl):
         self.comm.destroy()
 
 
-WAYS = {"nccl": Nccl, "rankfold": Rankfold, "none": Nothing}
+WAYS = {"nccl": Nccl, "shim": Shim, "rankfold": Rankfold, "none": Nothing}
 
 
-def captured(model, way, batch):
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with way.capture():
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                model.step(batch, way.reduce)
-        side.synchronize()
-        model.restart()
-        with torch.cuda.graph(graph, stream=side):
-            model.step(batch, way.reduce)
-    return graph
+def measure(machine, model, ways, batch, rounds):
+    """For every way: milliseconds a step, and all digests that came out, of all rounds and ranks."""
+    replays = {name: machine.captured(model, way, batch) for name, way in ways.items()}
+    mine = torch.tensor([[model.decode(machine, batch, replay) for replay in replays.values()] for _ in range(rounds)],
+                        dtype=torch.float64)
+    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, mine, group=machine.host)
+    digests, times = torch.stack(ranks).unbind(dim=3)  # of rank, round and way
+    slowest = times.amax(dim=0).t().tolist()
+    return {name: (statistics.median(slowest[i]), {int(digest) for digest in digests[:, :, i].flatten().tolist()})
+            for i, name in enumerate(ways)}
+
+
+def lines(batch, measured):
+    """The first way is the one that the others are compared with."""
+    first, (reference, expected) = next(iter(measured.items()))
+    for name, (milliseconds, digests) in measured.items():
+        words = " ".join(f"{digest:08x}" for digest in sorted(digests))
+        if name == "none":
+            words = f"reductions are {100 * (1 - milliseconds / reference):.1f} % of a step with {first}"
+        elif name != first:
+            same = "the same" if digests == expected and len(digests) == 1 else "DIFFER"
+            words += f", {100 * (1 - milliseconds / reference):.1f} % below {first}, results {same}"
+        elif len(digests) != 1:
+            words += ", results DIFFER between ranks or rounds"
+        yield f"batch {batch:3}  {name:9} {milliseconds:8.4f}  {words}"
 
 
 def rank_main(rank, args, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    device = torch.device("cuda", rank)
-    torch.cuda.set_device(device)
+    machine = {"cuda": Gpu, "cpu": Cpu}[args.device](rank)
     torch.set_grad_enabled(False)
-    dist.init_process_group("nccl", rank=rank, world_size=args.world, device_id=device)
-    model = Model(args, rank, device)
-    model.host = dist.new_group(backend="gloo")
-    ways = {name: WAYS[name](args, model) for name in args.reduce}
-    if rank == 0:
-        print(f"{args.world} x {torch.cuda.get_device_name()}, hidden {args.hidden}, {args.layers} layers, "
-              f"{2 * args.layers} all-reduces a step, {args.steps} steps, {args.rounds} rounds; ms a step, tokens")
-    for batch in args.batch:
-        graphs = {name: captured(model, way, batch) for name, way in ways.items()}
-        times, tokens = {name: [] for name in ways}, {}
-        for _ in range(args.rounds):
-            for name, graph in graphs.items():
-                tokens[name], milliseconds = model.decode(batch, graph)
-                times[name].append(milliseconds)
-        slowest = torch.tensor([times[name] for name in ways], dtype=torch.float64)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=model.host)
+    device_id = machine.device if args.device == "cuda" else None
+    os.environ["RANKFOLD_DISABLE"] = "1"  # this group is NCCL's under the shim, too
+    dist.init_process_group(machine.backend, rank=rank, world_size=args.world, device_id=device_id)
+    del os.environ["RANKFOLD_DISABLE"]
+    machine.host = dist.new_group(backend="gloo")
+    for width in args.hidden:
+        args.width = width
+        args.split = args.given_split or max(args.world, width // (2048 if args.no_peer else 512))
+        model = Model(args, rank, machine.device)
+        ways = {name: WAYS[name](args, machine) for name in args.reduce}
         if rank == 0:
-            medians = dict(zip(ways, (statistics.median(row) for row in slowest.tolist())))
-            first = next(iter(ways))
-            for name in ways:
-                same = "" if name in (first, "none") else \
-                    f", {100 * (1 - medians[name] / medians[first]):.1f} % below {first}, tokens " \
-                    f"{'the same' if torch.equal(tokens[name], tokens[first]) else 'DIFFER'}"
-                digest = zlib.crc32(bytes(str(tokens[name].tolist()), "ascii"))
-                print(f"batch {batch:3}  {name:9} {medians[name]:8.4f}  {digest:08x}{same}", flush=True)
-        del graphs
-    for way in ways.values():
-        way.end()
-    dist.barrier(group=model.host)
+            print(f"{args.world} x {machine.name}{', no peer access' if args.no_peer else ''}, hidden {width}, "
+                  f"{args.layers} layers, weights of 1 in {args.split} ranks, {2 * args.layers} all-reduces a step, "
+                  f"{args.steps} steps, {args.rounds} rounds; ms a step, digest", flush=True)
+        for batch in args.batch:
+            measured = measure(machine, model, ways, batch, args.rounds)
+            if rank == 0:
+                print("\n".join(lines(batch, measured)), flush=True)
+        for way in ways.values():
+            way.end()
+        del model
+    dist.barrier(group=machine.host)
     os._exit(0)  # the ends of NCCL and its graphs are not what this is about
 
 
@@ -184,14 +264,19 @@ def main():
     def numbers(text):
         return [int(number) for number in text.split(",")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, kind, default in (("world", int, 2), ("hidden", int, 4096), ("layers", int, 16), ("steps", int, 64),
+    for name, kind, default in (("world", int, 2), ("hidden", numbers, [4096]), ("layers", int, 16), ("steps", int, 64),
                                 ("rounds", int, 7), ("batch", numbers, [1, 8, 32]), ("tune", float, 5),
                                 ("db", str, os.path.join(tempfile.gettempdir(), "rankfold-decode.db"))):
         parser.add_argument("--" + name, type=kind, default=default)
-    parser.add_argument("--reduce", type=lambda text: text.split(","), default=list(WAYS), help=", ".join(WAYS))
-    parser.add_argument("--no-peer", action="store_true", help="ranks meet in host memory")
+    parser.add_argument("--reduce", type=lambda text: text.split(","), default=["nccl", "rankfold", "none"],
+                        help=", ".join(WAYS))
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--split", dest="given_split", type=int, help="a rank has one part of so many of the weights")
+    parser.add_argument("--no-peer", action="store_true", help="ranks meet in host memory, NCCL's too")
     parser.add_argument("--no-nccl", action="store_true", help="NCCL is not measured beside ours")
     args = parser.parse_args()
+    if args.no_peer:
+        os.environ["NCCL_P2P_DISABLE"] = "1"
     mp.spawn(rank_main, args=(args, 20000 + os.getpid() % 20000), nprocs=args.world)
 
 
