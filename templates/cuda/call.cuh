@@ -101,11 +101,12 @@ RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_co
     return turn;
 }
 
-/* Every block, with or without work, once, behind its first pushes. */
-RF_DEVICE void arrive(const rf_turn *turn)
+/* Every block, with or without work, once, behind its first pushes. The last of its threads waits
+ * for the count: where a block has threads without work, none that polls is kept from it. */
+RF_DEVICE void arrive(const rf_turn *turn, uint32_t threads)
 {
     block_barrier(); /* all threads of the block have branched on the epoch */
-    if (thread_index() == 0 &&
+    if (thread_index() == threads - 1 &&
         increment_gpu(&turn->line->busy, grid_size() - 1) == grid_size() - 1) {
         store_u64_sys(&turn->line->epoch, turn->epoch + 1);
     }

@@ -231,7 +231,7 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
     if (dependent) {
         dependents_launch();
     }
-    arrive(&r.turn);
+    arrive(&r.turn, threads);
     if (r.chunks == 0) {
         return;
     }

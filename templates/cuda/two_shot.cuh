@@ -114,7 +114,7 @@ RF_DEVICE void all_reduce_ts(const rf_params *p, uint32_t world, uint32_t rank, 
     if (dependent) {
         dependents_launch();
     }
-    arrive(&s.turn);
+    arrive(&s.turn, threads);
     wire_upkeep(&s);
     uint32_t summed_first = s.part; /* tile that waits for its answers; none yet */
     while (first < s.part || summed_first < s.part) {

@@ -8,13 +8,15 @@
  * vectors next to each other, and parts begin on whole lines: the bus carries whole lines.
  *
  * Tags come round after 2^32 calls, so no vector may be left that carries one so old. Of calls
- * that use a slot, the k-th gives vector k mod n of the n in it the current tag: inside the call's
- * extent by the payload, outside by wire_upkeep. So every vector is younger than 4 n calls (twice n
- * for the two slots, twice more where the count of calls wraps), which is far less than 2^32; that
- * goes for cleared ones too, whose 0 is the tag of the epoch 2^32 - 1. Nobody reads a vector
- * outside the call's extent, nor, with two slots, is anybody still reading it for an earlier call.
- * Stores of one call to a vector come before those of a later one: a kernel's stores are complete
- * when it ends. */
+ * that use a slot, every RF_UPKEEP_EVERYth gives the next of the n vectors in it the current tag:
+ * inside the call's extent by the payload, outside by wire_upkeep, whose store costs that call
+ * 0.4 us (two H200s, up to 16 KiB). So every vector is younger than 256 n calls (64 n of its slot,
+ * twice that for the two slots, twice more where the count of calls wraps), which is far less than
+ * 2^32; that goes for cleared ones too, whose 0 is the tag of the epoch 2^32 - 1. Nobody reads a
+ * vector outside the call's extent, nor, with two slots, is anybody still reading it for an earlier
+ * call. Stores of one call to a vector come before those of a later one: a kernel's stores are
+ * complete when it ends.
+ */
 #ifndef RANKFOLD_CUDA_WIRE_E12_CUH
 #define RANKFOLD_CUDA_WIRE_E12_CUH
 
@@ -25,6 +27,9 @@
 
 #ifndef RF_TAG_MASK /* tests let tags come round sooner */
 #define RF_TAG_MASK 0xffffffffu
+#endif
+#ifndef RF_UPKEEP_EVERY
+#define RF_UPKEEP_EVERY 64
 #endif
 
 RF_DEVICE uint32_t tag_of(const rf_shares *s)
@@ -89,8 +94,9 @@ RF_DEVICE void wire_taken(const rf_shares *s, rf_box box, uint32_t q, uint32_t i
 /* Once in a call. */
 RF_DEVICE void wire_upkeep(const rf_shares *s)
 {
-    if (block_index() == grid_size() - 1 && thread_index() == 0) {
-        uint32_t i = (uint32_t)(s->turn.epoch / RF_SLOTS) % (uint32_t)(s->t.p->slot_bytes / 16);
+    uint32_t turn = (uint32_t)(s->turn.epoch / RF_SLOTS);
+    if (turn % RF_UPKEEP_EVERY == 0 && block_index() == grid_size() - 1 && thread_index() == 0) {
+        uint32_t i = turn / RF_UPKEEP_EVERY % (uint32_t)(s->t.p->slot_bytes / 16);
         if (i >= s->t.packs) {
             rf_pack16 v = {{0, 0, 0, tag_of(s)}};
             store_sys(vector_at(s, s->rank, i), v);

@@ -9,10 +9,11 @@
 
 /* What the templates take from here where it is there. */
 #undef RF_SLOTS
-#define RF_SLOTS       machine_slots()
-#define RF_CHECK_EVERY 32u
-#define RF_TAG_MASK    machine_tag_mask()
-#define RF_RING_WINDOW (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
+#define RF_SLOTS        machine_slots()
+#define RF_CHECK_EVERY  32u
+#define RF_TAG_MASK     machine_tag_mask()
+#define RF_UPKEEP_EVERY 1
+#define RF_RING_WINDOW  (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
 
 #define RF_DEVICE                static inline __attribute__((unused))
 #define RF_COLD                  static __attribute__((unused, noinline))
