@@ -182,6 +182,9 @@ local rules = {
         elseif v.algo == "ts" then
             needed = needed + v.world
         end
+        if v.rank == "any" then
+            needed = needed + 2 * v.unroll
+        end
         local most = math.min(255, 65536 // v.threads)
         return needed > most and ("%d packs of %d ranks in flight take about %d registers, %d threads "
             .. "leave %d each"):format(v.unroll, v.world, needed, v.threads, most)
