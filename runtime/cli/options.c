@@ -122,8 +122,7 @@ int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
     static const char *const expected[] = {[RF_CLI_NUMBER] = "a whole number from 1",
                                            [RF_CLI_TIME] = "a time such as 90, 500ms or 2m",
                                            [RF_CLI_BACKEND] = "cpu or cuda",
-                                           [RF_CLI_ADMIT] = "reassoc, lossy, dependent or several "
-                                                            "of them"};
+                                           [RF_CLI_ADMIT] = "a list of reassoc, lossy, dependent"};
     struct option longs[MAX_OPTIONS + 2] = {0};
     char shorts[2 * MAX_OPTIONS + 4] = ":h", *end = shorts + 2;
     for (size_t i = 0; i < s->n && i < MAX_OPTIONS; i++) {

@@ -79,10 +79,11 @@ static int same_value(sqlite3_stmt *a, sqlite3_stmt *b, int column)
     }
     case SQLITE_NULL:
         return 1;
-    default:
-        return sqlite3_column_bytes(a, column) == sqlite3_column_bytes(b, column) &&
-               !memcmp(sqlite3_column_blob(a, column), sqlite3_column_blob(b, column),
-                       (size_t)sqlite3_column_bytes(a, column));
+    default: {
+        size_t n = (size_t)sqlite3_column_bytes(a, column);
+        return n == (size_t)sqlite3_column_bytes(b, column) &&
+               (!n || !memcmp(sqlite3_column_blob(a, column), sqlite3_column_blob(b, column), n));
+    }
     }
 }
 

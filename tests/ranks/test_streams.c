@@ -98,12 +98,12 @@ static void eager(rf_comm *comm, rf_cpu_stream *s, uint64_t n, uint64_t turn)
 
 /* ---- F18, F19, F21 ---- */
 
-/* Replays of an odd number of calls; one in twenty is of many elements. */
+/* Replays of an odd number of calls; one in twenty is of many elements. Fewer where more ranks than
+ * cores wait for each other. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TURNS(world) 3000
 #else
-#define TURNS(world) ((world) == 2 ? 100000 : 10000) /* more ranks than cores wait for each other  \
-                                                      */
+#define TURNS(world) ((world) == 2 ? 100000 : 10000)
 #endif
 
 static void replays(int rank, int world, void *arg)
