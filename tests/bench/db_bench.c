@@ -69,8 +69,8 @@ static void fill_campaign(rfi_db *db, int c)
                       (const char *const[]){env, place.env.text});
     step(db, add);
     rfi_db_bind_texts(
-        add = rfi_db_sql(db, RFI_SQL_ADD_CAMPAIGN), 1, 8,
-        (const char *const[]){campaign, started, hw, env, place.arch, "bench", "cc", ""});
+        add = rfi_db_sql(db, RFI_SQL_ADD_CAMPAIGN), 1, 9,
+        (const char *const[]){campaign, started, hw, env, place.arch, "", "bench", "cc", ""});
     step(db, add);
     for (int s = 0; s < SHAPES; s++) {
         int64_t rows = INT64_C(1) << (s % 16), hidden = 1024 * (1 + s / 16);
