@@ -23,7 +23,6 @@ sys.path[:0] = [os.path.join(HERE, folder) for folder in (".", "../../runtime/py
 import rankfold  # noqa: E402
 
 HIDDEN, SIZES = 8192, [1, 2, 4, 8, 16, 32, 64]
-DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
 class Run:
@@ -181,7 +180,7 @@ def rank_main(rank, args, port):
     run = Run(rank, args, port)
     run.say(f"torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}, {args.world} x "
             f"{torch.cuda.get_device_name()}{', no peer access' if args.no_peer else ''}")
-    for dtype in DTYPES:
+    for dtype in (getattr(torch, name) for name in args.dtypes):
         comm = run.communicator(None if args.no_nccl else run.gpus)
         first = setup(run, comm, dtype, args.tune)
         if not comm.initialized:
@@ -226,10 +225,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--db", default=os.path.join(tempfile.gettempdir(), "rankfold-communicator.db"))
+    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["bfloat16", "float16", "float32"])
     parser.add_argument("--tune", type=float, default=5)
-    parser.add_argument("--no-peer", action="store_true", help="ranks meet in host memory")
+    parser.add_argument("--no-peer", action="store_true", help="ranks meet in host memory, NCCL's too")
     parser.add_argument("--no-nccl", action="store_true", help="NCCL is not measured beside ours")
     args = parser.parse_args()
+    if args.no_peer:
+        os.environ["NCCL_P2P_DISABLE"] = "1"
     print("import: " + ", ".join(f"{milliseconds:.1f}" for milliseconds in import_times()) + " ms", flush=True)
     assert not torch.cuda.is_initialized()
     mp.spawn(rank_main, args=(args, 20000 + os.getpid() % 20000), nprocs=args.world)

@@ -6,8 +6,9 @@ batch size, two all-reduces a layer. Compares ways to reduce: time a step, and w
     python3 tests/gpu/decode.py --device cpu --hidden 256 --layers 2 --steps 8    a dry run: gloo stands in for NCCL
 
 nccl: torch.distributed's; shim: the same on a group of its own, for LD_PRELOAD=librankfold_nccl.so, which is told to
-keep out of the other; rankfold: rankfold.py, NCCL where that was measured faster; none: no reduction at all, for the
-share that it has. Rounds are interleaved; a time is the median over rounds of the slowest rank.
+keep out of the other; rankfold: rankfold.py, NCCL where that was measured faster; none: no reduction at all. Rounds are
+interleaved; a time is the median over rounds of the slowest rank; "below" is relative to the first way, so that of none
+is the share that the reductions have.
 
 Results are the tokens of all steps and the hidden state of the last one, bit by bit, of every round and every rank: a
 digest is printed, to be compared between runs. Two ranks have one addition, rounded once, whoever does it: at world 2
@@ -216,19 +217,19 @@ def measure(machine, model, ways, batch, rounds):
             for i, name in enumerate(ways)}
 
 
-def lines(batch, measured):
-    """The first way is the one that the others are compared with."""
+def heading(names):
+    return f"{'hidden':>6} {'batch':>5} {names[0]:>9}" + "".join(f" {name:>9}   below" for name in names[1:])
+
+
+def row(width, batch, measured):
+    """A line of the table, and the ways whose results are not the first one's, everywhere and always."""
     first, (reference, expected) = next(iter(measured.items()))
-    for name, (milliseconds, digests) in measured.items():
-        words = " ".join(f"{digest:08x}" for digest in sorted(digests))
-        if name == "none":
-            words = f"reductions are {100 * (1 - milliseconds / reference):.1f} % of a step with {first}"
-        elif name != first:
-            same = "the same" if digests == expected and len(digests) == 1 else "DIFFER"
-            words += f", {100 * (1 - milliseconds / reference):.1f} % below {first}, results {same}"
-        elif len(digests) != 1:
-            words += ", results DIFFER between ranks or rounds"
-        yield f"batch {batch:3}  {name:9} {milliseconds:8.4f}  {words}"
+    wrong = [name for name, (_, digests) in measured.items()
+             if name != "none" and (digests != expected or len(digests) != 1)]
+    others = "".join(f" {milliseconds:9.4f} {100 * (1 - milliseconds / reference):5.1f} %"
+                     for milliseconds, _ in list(measured.values())[1:])
+    results = f"{' and '.join(wrong)} DIFFER" if wrong else f"{min(expected):08x}, all the same"
+    return f"{width:6} {batch:5} {reference:9.4f}{others}  {results}", wrong
 
 
 def rank_main(rank, args, port):
@@ -240,24 +241,27 @@ def rank_main(rank, args, port):
     dist.init_process_group(machine.backend, rank=rank, world_size=args.world, device_id=device_id)
     del os.environ["RANKFOLD_DISABLE"]
     machine.host = dist.new_group(backend="gloo")
+    failed = False
     for width in args.hidden:
         args.width = width
         args.split = args.given_split or max(args.world, width // (2048 if args.no_peer else 512))
         model = Model(args, rank, machine.device)
         ways = {name: WAYS[name](args, machine) for name in args.reduce}
         if rank == 0:
-            print(f"{args.world} x {machine.name}{', no peer access' if args.no_peer else ''}, hidden {width}, "
-                  f"{args.layers} layers, weights of 1 in {args.split} ranks, {2 * args.layers} all-reduces a step, "
-                  f"{args.steps} steps, {args.rounds} rounds; ms a step, digest", flush=True)
+            print(f"{args.world} x {machine.name}{', no peer access' if args.no_peer else ''}, {args.layers} layers, "
+                  f"weights of 1 in {args.split} ranks, {2 * args.layers} all-reduces a step, {args.steps} steps, "
+                  f"{args.rounds} rounds: ms a step, results\n{heading(args.reduce)}", flush=True)
         for batch in args.batch:
             measured = measure(machine, model, ways, batch, args.rounds)
+            line, wrong = row(width, batch, measured)
+            failed |= args.world == 2 and bool(wrong)
             if rank == 0:
-                print("\n".join(lines(batch, measured)), flush=True)
+                print(line, flush=True)
         for way in ways.values():
             way.end()
         del model
     dist.barrier(group=machine.host)
-    os._exit(0)  # the ends of NCCL and its graphs are not what this is about
+    os._exit(failed)  # the ends of NCCL and its graphs are not what this is about
 
 
 def main():
