@@ -308,11 +308,25 @@ static rf_result check_tensor(rfi_device *d, const char *name, const void *tenso
     return RF_OK;
 }
 
+/* What poisoned a channel, as far as the host can tell without asking the device; 0 = nothing. The
+ * own kernels and this rank write to the page, peers to a region in host memory: there they leave
+ * what the own kernels hear of only if they have to wait. */
+static uint32_t verdict(const rfi_device *d, const rf_params *channel)
+{
+    const rf_page *page = channel->host_ctx;
+    uint32_t word = __atomic_load_n(&page->poison, __ATOMIC_ACQUIRE);
+    if (word)
+        return word;
+    const unsigned char *region = rfi_cuda_host_of(d, channel->peer[channel->rank]);
+    return region ? __atomic_load_n(&((const rf_control *)(const void *)region)->poison,
+                                    __ATOMIC_ACQUIRE)
+                  : 0;
+}
+
 static rf_result cuda_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
                              void *stream, rf_error *err)
 {
-    const rf_page *page = params->host_ctx;
-    if (__atomic_load_n(&page->poison, __ATOMIC_ACQUIRE))
+    if (__builtin_expect(verdict(d, params) != 0, 0))
         return RF_E_POISONED;
     CUfunction function = rfi_cuda_function(d, variant);
     if (!function)
@@ -364,20 +378,24 @@ static void cuda_read_fault(rfi_device *d, const rf_params *channel, uint32_t *p
                             rf_fault *out)
 {
     const rf_page *page = channel->host_ctx;
-    *poison = __atomic_load_n(&page->poison, __ATOMIC_ACQUIRE);
-    memset(out, 0, sizeof *out);
-    if (*poison)
-        memcpy(out, &page->fault, sizeof *out);
+    uint32_t word = verdict(d, channel), culprit = RF_POISON_CULPRIT(word);
+    memcpy(out, &page->fault, sizeof *out);
+    /* the record of another verdict, of none, or half written */
+    if (!word || RF_POISON(out->culprit, out->code) != word)
+        memset(out, 0, sizeof *out);
     /* a kernel only sees that nothing comes */
-    if (out->code == RF_FAULT_DEADLINE && out->culprit < RF_MAX_WORLD &&
-        rfi_socket_gone(d->fd[out->culprit]))
-        out->code = RF_FAULT_DEAD;
+    if (RF_POISON_CODE(word) == RF_FAULT_DEADLINE && culprit < RF_MAX_WORLD &&
+        rfi_socket_gone(d->fd[culprit])) {
+        word = RF_POISON(culprit, RF_FAULT_DEAD);
+        out->code = out->code ? RF_FAULT_DEAD : RF_FAULT_NONE;
+    }
+    *poison = word;
 }
 
 /* A copy engine does it, whatever the kernels do. */
-static void poison_device(rfi_device *d, const unsigned char *region, uint32_t word)
+static void poison_device(rfi_device *d, const void *control, uint32_t word)
 {
-    CUdeviceptr at = (CUdeviceptr)(uintptr_t)region + offsetof(rf_control, poison);
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)control + offsetof(rf_control, poison);
     rfi_cuda_scope scope = rfi_cuda_enter(d);
     d->words[0] = 1;
     CUresult r = d->driver->cuMemcpyDtoHAsync(d->words, at, sizeof word, d->stream);
@@ -397,7 +415,10 @@ static void poison_word(uint32_t *at, uint32_t word)
     __atomic_compare_exchange_n(at, &healthy, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-/* Own kernels look at the host's page; a peer's at the poison word of their own region only. */
+/* Own kernels look at the host's page, a peer's at the poison word of their own region, when they
+ * wait. On entry they all look at their control lines only. Those lie in the region that peers
+ * reach, or with host memory in the device's: then replays that find all they need would go on for
+ * ever, so the own ones end here, and the peers' for want of them. */
 static void cuda_poison(rfi_device *d, uint8_t transport, const rf_params *channel, int rank,
                         uint32_t word)
 {
@@ -405,6 +426,8 @@ static void cuda_poison(rfi_device *d, uint8_t transport, const rf_params *chann
     if (rank == d->rank) {
         poison_word(&page->poison, word);
         __atomic_store_n(&page->abort, 1, __ATOMIC_SEQ_CST);
+        for (uint32_t i = 0; transport == RFI_TRANSPORT_HOST && i < channel->controls; i++)
+            poison_device(d, &channel->control[i], word);
     } else if (transport == RFI_TRANSPORT_HOST) {
         unsigned char *host = rfi_cuda_host_of(d, channel->peer[rank]);
         poison_word(&((rf_control *)(void *)host)->poison, word);

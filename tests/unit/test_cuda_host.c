@@ -1,10 +1,12 @@
-/* Pinned host memory of the cuda backend over a driver of our own: registered once in a process,
- * given back by its last user, and nothing left behind when the driver refuses. */
+/* Host memory of the cuda backend over a driver of our own: registered once in a process, given
+ * back by its last user, nothing left behind when the driver refuses; and verdicts that peers leave
+ * there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -18,8 +20,9 @@
 #define SHIFT 0x100000000000u /* device addresses differ from the host's */
 
 static struct {
-    int registered, contexts, allocations;
+    int registered, contexts, allocations, launches;
     CUresult no_register, no_address, no_memory;
+    rf_control controls[2][RFI_CHANNELS * RF_HOST_CONTROLS]; /* the memory of two devices */
 } world;
 
 static CUresult push(CUcontext context)
@@ -78,24 +81,47 @@ static CUresult address(CUdeviceptr *at, void *host, unsigned int flags)
 
 static CUresult allocate(CUdeviceptr *at, size_t bytes)
 {
-    (void)bytes;
     if (world.no_memory)
         return world.no_memory;
-    *at = 4096;
-    world.allocations++;
+    assert_in_range(bytes, 1, sizeof world.controls[0]);
+    *at = (CUdeviceptr)(uintptr_t)world.controls[world.allocations++];
     return CUDA_SUCCESS;
 }
 
 static CUresult give_back(CUdeviceptr at)
 {
-    assert_int_equal(at, 4096);
+    assert_true((void *)(uintptr_t)at == world.controls[0] ||
+                (void *)(uintptr_t)at == world.controls[1]);
     world.allocations--;
     return CUDA_SUCCESS;
 }
 
 static CUresult clear(CUdeviceptr at, unsigned char value, size_t n, CUstream stream)
 {
-    (void)at, (void)value, (void)n, (void)stream;
+    (void)stream;
+    memset((void *)(uintptr_t)at, value, n);
+    return CUDA_SUCCESS;
+}
+
+static CUresult to_device(CUdeviceptr at, const void *from, size_t n, CUstream stream)
+{
+    (void)stream;
+    memcpy((void *)(uintptr_t)at, from, n);
+    return CUDA_SUCCESS;
+}
+
+static CUresult to_host(void *to, CUdeviceptr at, size_t n, CUstream stream)
+{
+    (void)stream;
+    memcpy(to, (const void *)(uintptr_t)at, n);
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                       void **extra)
+{
+    (void)config, (void)function, (void)arguments, (void)extra;
+    world.launches++;
     return CUDA_SUCCESS;
 }
 
@@ -123,6 +149,9 @@ static const rfi_driver driver = {.cuCtxPushCurrent = push,
                                   .cuMemAlloc = allocate,
                                   .cuMemFree = give_back,
                                   .cuMemsetD8Async = clear,
+                                  .cuMemcpyHtoDAsync = to_device,
+                                  .cuMemcpyDtoHAsync = to_host,
+                                  .cuLaunchKernelEx = launch,
                                   .cuStreamQuery = query,
                                   .cuGetErrorString = say,
                                   .cuGetErrorName = say};
@@ -252,6 +281,164 @@ static void a_refused_import_leaves_the_owner_alone(void **state)
     assert_nothing_left();
 }
 
+/* ---- two ranks that share a channel; kernels are played by the test ---- */
+
+typedef struct pair {
+    rfi_device device[2];
+    rf_page page[2];
+    uint32_t words[2][RF_PROBE_WORDS];
+    rfi_memory own[2], theirs[2];
+    rf_params params[2];
+} pair;
+
+static void pair_open(pair *p)
+{
+    rf_error err;
+    memset(p, 0, sizeof *p);
+    for (int r = 0; r < 2; r++) {
+        p->device[r] = device_of(r);
+        p->device[r].pages = &p->page[r];
+        p->device[r].words = p->words[r];
+        for (int q = 0; q < RF_MAX_WORLD; q++)
+            p->device[r].fd[q] = -1;
+        assert_int_equal(cuda->allocate(&p->device[r], HOST, BYTES, &p->own[r], &err), RF_OK);
+    }
+    for (int r = 0; r < 2; r++) {
+        rf_params *params = &p->params[r];
+        assert_int_equal(cuda->import(&p->device[r], HOST, &p->own[!r], 0, &p->theirs[r], &err),
+                         RF_OK);
+        *params = (rf_params){.rank = (uint32_t)r, .generation = 1};
+        params->peer[r] = p->own[r].base;
+        params->peer[!r] = p->theirs[r].base;
+        cuda->bind(&p->device[r], HOST, 0, params);
+    }
+}
+
+static void pair_close(pair *p)
+{
+    for (int r = 0; r < 2; r++)
+        cuda->forget(&p->device[r], &p->theirs[r]);
+    for (int r = 0; r < 2; r++)
+        cuda->forget(&p->device[r], &p->own[r]);
+    assert_nothing_left();
+}
+
+static uint32_t poison_of(pair *p, int rank, rf_fault *fault)
+{
+    uint32_t word;
+    cuda->read_fault(&p->device[rank], &p->params[rank], &word, fault);
+    return word;
+}
+
+static const uint32_t aborted = RF_POISON(0, RF_FAULT_ABORT);
+static const rf_fault no_fault;
+
+static void a_peers_verdict_is_health_without_a_kernel(void **state)
+{
+    (void)state;
+    pair p;
+    rf_fault fault;
+    rf_error err;
+    const rf_variant variant = {.name = "any"};
+    pair_open(&p);
+    assert_int_equal(poison_of(&p, 1, &fault), 0);
+    assert_int_equal(cuda->launch(&p.device[1], &variant, &p.params[1], NULL, &err),
+                     RF_E_VARIANT); /* not loaded: that is all that is wrong */
+    cuda->poison(&p.device[0], HOST, &p.params[0], 1, aborted);
+    assert_int_equal(poison_of(&p, 0, &fault), 0); /* the own is another call */
+    assert_int_equal(poison_of(&p, 1, &fault), aborted);
+    assert_memory_equal(&fault, &no_fault, sizeof fault); /* no kernel has failed */
+    assert_int_equal(cuda->launch(&p.device[1], &variant, &p.params[1], NULL, &err), RF_E_POISONED);
+    assert_int_equal(world.launches, 0);
+    cuda->poison(&p.device[0], HOST, &p.params[0], 1, RF_POISON(0, RF_FAULT_DEAD));
+    assert_int_equal(poison_of(&p, 1, &fault), aborted); /* the first one stays */
+    pair_close(&p);
+}
+
+/* Kernels look at them on entry: replays end, though nobody waits. */
+static void an_abort_ends_the_own_control_lines(void **state)
+{
+    (void)state;
+    pair p;
+    rf_fault fault;
+    pair_open(&p);
+    cuda->poison(&p.device[0], HOST, &p.params[0], 0, aborted);
+    assert_int_equal(poison_of(&p, 0, &fault), aborted);
+    assert_int_equal(p.page[0].abort, 1);
+    for (int i = 0; i < RF_HOST_CONTROLS; i++)
+        assert_int_equal(p.params[0].control[i].poison, aborted);
+    assert_int_equal(p.params[1].control[0].poison, 0); /* out of this rank's reach */
+    assert_int_equal(p.params[0].control[RF_HOST_CONTROLS].poison, 0); /* of another channel */
+    pair_close(&p);
+}
+
+/* A kernel's own account goes with its verdict only. */
+static void a_record_belongs_to_its_verdict(void **state)
+{
+    (void)state;
+    pair p;
+    rf_fault fault;
+    const rf_fault late = {.code = RF_FAULT_DEADLINE, .culprit = 0, .sequence = 7};
+    pair_open(&p);
+    cuda->poison(&p.device[0], HOST, &p.params[0], 1, aborted);
+    p.page[1].fault = late; /* half-way through telling */
+    assert_int_equal(poison_of(&p, 1, &fault), aborted);
+    assert_memory_equal(&fault, &no_fault, sizeof fault);
+    p.page[1].poison = RF_POISON(0, RF_FAULT_DEADLINE);
+    assert_int_equal(poison_of(&p, 1, &fault), RF_POISON(0, RF_FAULT_DEADLINE));
+    assert_memory_equal(&fault, &late, sizeof fault);
+    pair_close(&p);
+}
+
+/* A rank that nobody can reach any more is dead, whoever ran into the deadline. */
+static void who_is_gone_is_dead_not_late(void **state)
+{
+    (void)state;
+    pair p;
+    rf_fault fault;
+    int ends[2];
+    pair_open(&p);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    p.device[1].fd[0] = ends[1];
+    cuda->poison(&p.device[0], HOST, &p.params[0], 1, RF_POISON(0, RF_FAULT_DEADLINE));
+    assert_int_equal(poison_of(&p, 1, &fault), RF_POISON(0, RF_FAULT_DEADLINE));
+    close(ends[0]);
+    assert_int_equal(poison_of(&p, 1, &fault), RF_POISON(0, RF_FAULT_DEAD));
+    assert_int_equal(fault.code, RF_FAULT_NONE);
+    p.page[1].fault = (rf_fault){.code = RF_FAULT_DEADLINE, .culprit = 0};
+    p.page[1].poison = RF_POISON(0, RF_FAULT_DEADLINE);
+    assert_int_equal(poison_of(&p, 1, &fault), RF_POISON(0, RF_FAULT_DEAD));
+    assert_int_equal(fault.code, RF_FAULT_DEAD);
+    close(ends[1]);
+    pair_close(&p);
+}
+
+static void a_reset_forgets_all_of_it(void **state)
+{
+    (void)state;
+    pair p;
+    rf_fault fault;
+    pair_open(&p);
+    for (int r = 0; r < 2; r++)
+        for (int q = 0; q < 2; q++)
+            cuda->poison(&p.device[r], HOST, &p.params[r], q, RF_POISON(r, RF_FAULT_ABORT));
+    p.page[1].fault = (rf_fault){.code = RF_FAULT_ABORT, .culprit = 1};
+    for (int r = 0; r < 2; r++) {
+        p.params[r].generation = 2;
+        cuda->clear(&p.device[r], HOST, &p.params[r], BYTES);
+    }
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(poison_of(&p, r, &fault), 0);
+        assert_memory_equal(&fault, &no_fault, sizeof fault);
+        assert_int_equal(p.page[r].abort, 0);
+        for (int i = 0; i < RF_HOST_CONTROLS; i++) {
+            assert_int_equal(p.params[r].control[i].poison, 0);
+            assert_int_equal(p.params[r].control[i].generation, 2);
+        }
+    }
+    pair_close(&p);
+}
+
 static void routes_of_devices(void **state)
 {
     (void)state;
@@ -274,6 +461,11 @@ int main(void)
         cmocka_unit_test_setup(what_a_launch_may_use_stays, setup),
         cmocka_unit_test_setup(a_refusal_names_the_remedy_and_leaves_nothing, setup),
         cmocka_unit_test_setup(a_refused_import_leaves_the_owner_alone, setup),
+        cmocka_unit_test_setup(a_peers_verdict_is_health_without_a_kernel, setup),
+        cmocka_unit_test_setup(an_abort_ends_the_own_control_lines, setup),
+        cmocka_unit_test_setup(a_record_belongs_to_its_verdict, setup),
+        cmocka_unit_test_setup(who_is_gone_is_dead_not_late, setup),
+        cmocka_unit_test_setup(a_reset_forgets_all_of_it, setup),
     };
     return cmocka_run_group_tests_name("cuda host memory", tests, NULL, NULL);
 }
