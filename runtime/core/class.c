@@ -2,11 +2,29 @@
 #include "core/codes.h"
 #include "core/comm.h"
 
-#define OS  RFI_ALGO_ONE_SHOT
-#define TS  RFI_ALGO_TWO_SHOT
-#define E12 RFI_WIRE_EPOCH
+#define OS   RFI_ALGO_ONE_SHOT
+#define TS   RFI_ALGO_TWO_SHOT
+#define E12  RFI_WIRE_EPOCH
+#define RING RFI_WIRE_FLAG
 
-/* Between two peers, one-shot moves the same bytes as two-shot and waits once. */
+/* Between two peers, one-shot moves the same bytes as two-shot and waits once.
+ *
+ * Host memory, measured by two H200s on PCIe Gen5, in graphs, bf16; us, and what the table says in
+ * brackets:
+ *
+ *     e12    2 KiB 4.49 (4.51)   4 KiB 4.40 (4.40)   8 KiB 4.31 (4.34)   16 KiB 4.01 (4.01)
+ *           32 KiB 5.16 (5.26)  64 KiB 6.36 (6.37)  128 KiB 8.87 (8.87)  256 KiB 13.0 (13.0)
+ *            1 MiB 41.0 (41.0)
+ *     ring   2 MiB 69.6 (70.0)   4 MiB 120 (120)     8 MiB 220 (220)     16 MiB 420 (420)
+ *           32 MiB 821 (823)    64 MiB 1627 (1633)
+ *
+ * (in as many blocks as there are, rounded to a power of two: so they were measured.)
+ *
+ * A pack for each thread wins as long as blocks last: at 16 KiB, u1 in 16 blocks of 128 takes 4.01,
+ * in 4 of 512 4.31, in 8 of 128 5.34, u4 in 4 of 128 4.51. Beyond `blocks` the bus is full, and
+ * more threads only poll: 128 KiB, u1, 32 blocks of 256 9.00, 64 9.14. The ring's two-shot beats
+ * its one-shot by 2 to 5 % from 4 MiB on, and e12's is 3 % behind its one-shot at 256 KiB. Worlds
+ * beyond two were not measured: there two-shot reads less, and waits twice. */
 static const struct {
     uint64_t bytes; /* up to and including */
     struct {
@@ -18,14 +36,15 @@ static const struct {
         uint16_t threads;
     } peer;
     struct {
-        uint8_t algo, algo_of_two, wire;
+        uint8_t algo, algo_of_two, wire, unroll;
+        uint16_t threads, blocks; /* blocks: no more of so many threads */
     } host;
 } classes[] = {
-    {8u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, E12}},
-    {64u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, E12}},
-    {256u << 10, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 256}, {TS, OS, E12}},
-    {1u << 20, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 512}, {TS, OS, E12}},
-    {UINT64_MAX, {TS, RFI_COPY_CACHED, 512}, {TS, OS, 1024}, {TS, OS, RFI_WIRE_FLAG}},
+    {8u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, E12, 1, 128, 64}},
+    {64u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, E12, 1, 128, 64}},
+    {256u << 10, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 256}, {TS, OS, E12, 1, 128, 64}},
+    {1u << 20, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 512}, {TS, OS, E12, 1, 128, 64}},
+    {UINT64_MAX, {TS, RFI_COPY_CACHED, 512}, {TS, OS, 1024}, {TS, TS, RING, 2, 576, 16}},
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
 _Static_assert(N_CLASSES <= RFI_CLASSES, "comm.class_plan is too small");
@@ -54,8 +73,12 @@ uint32_t rfi_class_grid(uint64_t bytes)
     return classes[rfi_class_of(bytes)].cpu.grid;
 }
 
-/* More blocks than this poll host memory to no avail: the bus is full. */
-#define HOST_BLOCKS 32u
+/* As many threads as the class has on host memory, in blocks of this variant. */
+static uint32_t host_blocks(const rf_variant *v, int c)
+{
+    return ((uint32_t)classes[c].host.threads * classes[c].host.blocks + v->threads - 1u) /
+           v->threads;
+}
 
 /* On GPUs: every thread one turn, as far as blocks run at once. */
 uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes)
@@ -66,8 +89,8 @@ uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes
     uint64_t packs = (bytes + pack - 1) / pack, turn = (uint64_t)v->threads * v->unroll;
     if (v->algo == TS)
         packs = (packs + v->world - 1) / v->world;
-    if (v->transport == RFI_TRANSPORT_HOST && most > HOST_BLOCKS)
-        most = HOST_BLOCKS;
+    if (v->transport == RFI_TRANSPORT_HOST && most > host_blocks(v, rfi_class_of(bytes)))
+        most = host_blocks(v, rfi_class_of(bytes));
     uint64_t blocks = (packs + turn - 1) / turn;
     return blocks < most ? (uint32_t)blocks : most;
 }
@@ -84,13 +107,30 @@ static int as_in_class(const rf_variant *v, int c)
     return (v->algo == algo) * 2 + (v->threads == classes[c].peer.threads);
 }
 
-/* Fast code first, then what the class says, then kernels that know their rank; more in flight,
- * where the grid does not already do that. */
+/* Among variants of the same code and class, at most 19. Kernels that know their rank, and more in
+ * flight where the grid does not already do that; through host memory that hardly counts beside the
+ * class's own way to spread the packs. */
+static int finer_score(const rf_variant *v, int c)
+{
+    if (v->transport == RFI_TRANSPORT_HOST)
+        return (v->unroll == classes[c].host.unroll) * 9 +
+               (v->threads == classes[c].host.threads) * 5 + v->by_rank * 2;
+    int unroll = v->unroll > 4 ? 4 : v->unroll;
+    return v->by_rank * 8 + (v->transport == RFI_TRANSPORT_PEER ? 4 - unroll : unroll);
+}
+
+/* Fast code first, then what the class says. */
 static int score(const rf_variant *v, int c)
 {
-    int unroll = v->unroll > 4 ? 4 : v->unroll;
-    return v->isa * 100 + as_in_class(v, c) * 20 + v->by_rank * 8 +
-           (v->transport == RFI_TRANSPORT_PEER ? 4 - unroll : unroll);
+    return v->isa * 100 + as_in_class(v, c) * 20 + finer_score(v, c);
+}
+
+int rfi_class_score(const rf_comm *comm, const rf_variant *v, uint64_t bytes)
+{
+    int better = 0;
+    while (rfi_transport_on(comm, better) >= 0 && rfi_transport_on(comm, better) != v->transport)
+        better++;
+    return score(v, rfi_class_of(bytes)) - 100 * better;
 }
 
 static const rf_variant *best_of(const rf_comm *comm, const rf_shape *shape, int transport, int c)

@@ -46,6 +46,10 @@ const char *rfi_baseline_name(const rf_comm *comm);
 
 /* The grid to launch `variant` with when nothing is measured. */
 uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *variant, uint64_t bytes);
+/* How like it is to what would run when nothing is measured: more is more alike, whatever the
+ * dtype.
+ */
+int rfi_class_score(const rf_comm *comm, const rf_variant *variant, uint64_t bytes);
 /* Blocks of one kernel that surely run at once on every rank; cpu: no limit. */
 uint32_t rfi_max_grid(const rf_comm *comm);
 

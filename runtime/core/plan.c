@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/codes.h"
 #include "core/comm.h"
 #include "core/env.h"
 #include "core/hash.h"
@@ -172,6 +173,17 @@ static int forced(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
     return 0;
 }
 
+/* The grid that was measured; at another size, as many blocks over the usual number as there. */
+static uint32_t grid_of(const rf_comm *comm, const rfi_decision *d, const rf_variant *v,
+                        uint64_t bytes)
+{
+    if (v->transport == RFI_TRANSPORT_CPU || (bytes <= d->bucket && d->bucket / 2 < bytes))
+        return d->grid; /* KiB of payload per step; or measured in this very bucket */
+    uint64_t here = rfi_usual_grid(comm, v, bytes), there = rfi_usual_grid(comm, v, d->bucket);
+    uint64_t grid = there ? (d->grid * here + there - 1) / there : d->grid;
+    return grid ? (uint32_t)grid : 1;
+}
+
 /* 1 = answered. Also leaves in *out why not. */
 static int stored(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
 {
@@ -212,7 +224,8 @@ static int stored(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
         v = rfi_variant_by_name(comm, d.variant);
     if (!v || rfi_refusal(comm, v, shape) || !d.grid)
         return 0;
-    settle(out, v, d.grid < comm->max_grid ? d.grid : comm->max_grid, d.rung);
+    uint32_t grid = grid_of(comm, &d, v, key.bytes);
+    settle(out, v, grid < comm->max_grid ? grid : comm->max_grid, d.rung);
     return 1;
 }
 

@@ -259,6 +259,9 @@ static int next_subset(int set, int of)
     return set ? (set - 1) & of : -1;
 }
 
+/* Farther away, what was best there says less than a default of the class: other tactics win. */
+#define FARTHEST 4
+
 /* Buckets are powers of two, so the distance is a ratio; at the same distance the larger set, the
  * exact hidden size, the smaller bucket. */
 static int nearest(const search *s, rfi_row *out)
@@ -277,7 +280,7 @@ static int nearest(const search *s, rfi_row *out)
                     *out = row;
                 }
             }
-    return distance != UINT64_MAX;
+    return distance <= FARTHEST;
 }
 
 int rfi_ladder(const rfi_source *source, const rfi_key *key, rfi_have_fn have, void *ctx,
@@ -300,6 +303,6 @@ void rfi_ladder_missed(const rfi_key *key, rfi_decision *out)
     out->bucket = rfi_bucket(key->bytes);
     advise(key, advice);
     snprintf(out->reason, sizeof out->reason,
-             "nothing measured on this hardware (%.16s) for %u ranks%s", key->arch, key->world,
-             advice);
+             "nothing measured on this hardware (%.16s) for %u ranks at a like size%s", key->arch,
+             key->world, advice);
 }

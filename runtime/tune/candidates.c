@@ -1,4 +1,5 @@
 #include <fnmatch.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/codes.h"
@@ -67,6 +68,18 @@ static size_t grids_of(const rf_comm *comm, const rf_variant *v, uint64_t bytes,
 uint64_t rfi_shape_bytes(const rf_shape *shape)
 {
     return shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
+}
+
+/* Twice or half the blocks, or the size of a step, weighs as much as a smaller difference between
+ * variants of the same algorithm. */
+#define GRID_WEIGHT 5
+
+double rfi_promise(const rf_comm *comm, const rf_variant *variant, uint32_t grid, uint64_t bytes)
+{
+    if (variant == &rfi_baseline)
+        return INFINITY;
+    double usual = rfi_usual_grid(comm, variant, bytes), ratio = grid && usual ? grid / usual : 1;
+    return rfi_class_score(comm, variant, bytes) - GRID_WEIGHT * fabs(log2(ratio));
 }
 
 /* Not a candidate at all, as opposed to one that is refused here. */

@@ -30,6 +30,10 @@ size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS])
 rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char *filter,
                          rfi_tune_candidate **out, size_t *n, rf_error *err);
 
+/* What to try first, where the time may not suffice for all: more is better. The baseline, then the
+ * default of the class, then its neighbours. */
+double rfi_promise(const rf_comm *comm, const rf_variant *variant, uint32_t grid, uint64_t bytes);
+
 /* rows * hidden * element size. The caller has checked the shape. */
 uint64_t rfi_shape_bytes(const rf_shape *shape);
 

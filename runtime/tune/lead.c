@@ -52,11 +52,13 @@ static rf_result begin_campaign(const rfi_session *s, rf_error *err)
     return store ? store->v->begin(store, &c, err) : RF_OK;
 }
 
-/* What a shape costs to measure, in no unit: a constant part, and its bytes. */
+/* What a shape costs to measure, in no unit: for each candidate a constant part, and its bytes:
+ * those of large ones are checked and moved often, but a part by the bytes alone would leave
+ * nothing to the small ones, which are the ones that matter. */
 static double weight(const rfi_session *s, const rfi_sweep *w)
 {
     double bytes = (double)w->key.bytes * rf_comm_world(s->comm);
-    return w->warm ? 0 : 1 + bytes / (1 << 20);
+    return w->warm ? 0 : (double)(w->missing + 1) * (1 + bytes / (16 << 20));
 }
 
 /* Every cold shape gets its part of the time that is left. */

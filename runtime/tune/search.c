@@ -19,8 +19,8 @@
 
 typedef struct run {
     rfi_sweep *w;
-    double until; /* of the phase that is on; all three in rfi_seconds() */
-    double first_round_until, rounds_until;
+    double until; /* of the phase that is on, as the next in rfi_seconds() */
+    double rounds_until;
     double done, share; /* of the session: before this shape, and this shape's */
     uint64_t random;
 } run;
@@ -32,6 +32,22 @@ static uint64_t draw(run *r)
     r->random ^= r->random >> 7;
     r->random ^= r->random << 17;
     return r->random;
+}
+
+static rfi_outcome outcome_of(const rfi_answer *a)
+{
+    if (a->code == RF_OK)
+        return a->wrong ? RFI_WRONG : RFI_OK;
+    return a->code == RF_E_TIMEOUT || a->code == RF_E_POISONED ? RFI_TIMEOUT : RFI_LAUNCH;
+}
+
+/* A candidate that hung took a deadline, which no shape's part of the budget foresees. */
+static void forgive(run *r, double seconds)
+{
+    const rfi_session *s = r->w->session;
+    double end = s->start + s->options.budget_ms * 1e-3;
+    r->until = r->until + seconds < end ? r->until + seconds : end;
+    r->rounds_until = r->rounds_until + seconds < end ? r->rounds_until + seconds : end;
 }
 
 static rf_result give(run *r, rfi_order *o, const rfi_tune_trial *t, rfi_answer *a, rf_error *err)
@@ -48,14 +64,11 @@ static rf_result give(run *r, rfi_order *o, const rfi_tune_trial *t, rfi_answer 
         memcpy(o->hash, t->variant->hash, sizeof o->hash);
         o->grid = t->grid;
     }
-    return rfi_session_order(s, o, a, err);
-}
-
-static rfi_outcome outcome_of(const rfi_answer *a)
-{
-    if (a->code == RF_OK)
-        return a->wrong ? RFI_WRONG : RFI_OK;
-    return a->code == RF_E_TIMEOUT || a->code == RF_E_POISONED ? RFI_TIMEOUT : RFI_LAUNCH;
+    double begin = rfi_seconds();
+    rf_result rc = rfi_session_order(s, o, a, err);
+    if (rc == RF_OK && outcome_of(a) == RFI_TIMEOUT)
+        forgive(r, rfi_seconds() - begin);
+    return rc;
 }
 
 /* A variant that hung once hangs with its other grids too, and each costs a deadline. */
@@ -78,14 +91,36 @@ static int out_of_time(const run *r)
     return rfi_seconds() > r->until;
 }
 
-/* Trials in this state, in an order of their own each time, so that drift and neighbours hit all,
- * and what the time does not suffice for is a fair sample. Returns how many. */
-static size_t collect(run *r, rfi_trial_state state, rfi_tune_trial **field)
+/* Trials in this state, as they were enumerated. Returns how many. */
+static size_t collect(const run *r, rfi_trial_state state, rfi_tune_trial **field)
 {
     size_t n = 0;
     for (size_t i = 0; i < r->w->n; i++)
         if (r->w->trials[i].state == state)
             field[n++] = &r->w->trials[i];
+    return n;
+}
+
+static int more_promising(const void *a, const void *b)
+{
+    const rfi_tune_trial *x = *(rfi_tune_trial *const *)a, *y = *(rfi_tune_trial *const *)b;
+    if (x->promise != y->promise)
+        return x->promise < y->promise ? 1 : -1;
+    return (x > y) - (x < y);
+}
+
+/* So that what the time does not suffice for is what matters least. */
+static size_t collect_by_promise(const run *r, rfi_trial_state state, rfi_tune_trial **field)
+{
+    size_t n = collect(r, state, field);
+    qsort(field, n, sizeof *field, more_promising);
+    return n;
+}
+
+/* In an order of their own each time, so that drift and neighbours hit all. */
+static size_t collect_shuffled(run *r, rfi_trial_state state, rfi_tune_trial **field)
+{
+    size_t n = collect(r, state, field);
     for (size_t i = n; i > 1; i--) {
         size_t k = draw(r) % i;
         rfi_tune_trial *t = field[k];
@@ -96,7 +131,7 @@ static size_t collect(run *r, rfi_trial_state state, rfi_tune_trial **field)
 
 static rf_result check(run *r, rfi_tune_trial **field, rf_error *err)
 {
-    size_t n = collect(r, RFI_MISSING, field);
+    size_t n = collect_by_promise(r, RFI_MISSING, field);
     for (size_t i = 0; i < n && !out_of_time(r); i++) {
         rfi_tune_trial *t = field[i];
         if (t->state != RFI_MISSING)
@@ -128,11 +163,10 @@ static double median_so_far(const rfi_tune_trial *t, double *scratch)
     return rfi_stats_of(scratch, t->n).median;
 }
 
-/* Every running candidate once. */
-static rf_result round_of(run *r, rfi_tune_trial **field, double sample_ns, double *scratch,
-                          rf_error *err)
+/* Every running candidate once; `field` are the `n` that were running. */
+static rf_result round_of(run *r, rfi_tune_trial **field, size_t n, double sample_ns,
+                          double *scratch, rf_error *err)
 {
-    size_t n = collect(r, RFI_RUNNING, field);
     for (size_t i = 0; i < n && !out_of_time(r); i++) {
         rfi_tune_trial *t = field[i];
         if (t->state != RFI_RUNNING)
@@ -209,12 +243,12 @@ static rf_result rounds(run *r, rfi_tune_trial **field, double *scratch, rf_erro
     uint32_t n_rounds = r->w->session->options.rounds;
     size_t n = collect(r, RFI_RUNNING, field);
     rf_result rc = RF_OK, db = RF_OK;
-    for (uint32_t k = 0; k < n_rounds && rc == RF_OK && db == RF_OK; k++) {
-        r->until = k == 0 ? r->first_round_until : r->rounds_until;
-        if (out_of_time(r))
-            break;
+    r->until = r->rounds_until;
+    for (uint32_t k = 0; k < n_rounds && rc == RF_OK && db == RF_OK && !out_of_time(r); k++) {
+        size_t running = k == 0 ? collect_by_promise(r, RFI_RUNNING, field)
+                                : collect_shuffled(r, RFI_RUNNING, field);
         double ns = k == 0 ? PILOT_NS : sample_ns(r, n, n_rounds);
-        rc = round_of(r, field, ns, scratch, err);
+        rc = round_of(r, field, running, ns, scratch, err);
         if (rc == RF_OK && !out_of_time(r))
             cull(r, field, k + 1);
         if (rc == RF_OK)
@@ -264,16 +298,14 @@ static void count(rfi_sweep *w, const rfi_tune_trial *t)
     }
 }
 
-/* Checks and a first round may take twice the shape's part of the budget, half of it each: every
- * shape has something to decide by, and none eats the others' part. */
+/* Checks may take half of the shape's part of the budget: there is something to decide by, and no
+ * shape eats the others' part. */
 static run plan_run(rfi_sweep *w, double until, double done, double share)
 {
     const rfi_session *s = w->session;
-    double now = rfi_seconds(), end = s->start + s->options.budget_ms * 1e-3;
-    double twice = now + 2 * (until - now), first = twice < end ? twice : end;
+    double now = rfi_seconds();
     return (run){.w = w,
-                 .until = now + (first - now) / 2,
-                 .first_round_until = first,
+                 .until = now + (until - now) / 2,
                  .rounds_until = until,
                  .done = done,
                  .share = share,

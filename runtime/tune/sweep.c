@@ -110,7 +110,12 @@ rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_erro
     }
     for (size_t i = 0; i < w.n; i++) {
         double *samples = w.samples + i * s->options.rounds;
-        w.trials[i] = (rfi_tune_trial){list[i].variant, .grid = list[i].grid, .samples = samples};
+        w.trials[i] = (rfi_tune_trial){
+            .variant = list[i].variant,
+            .grid = list[i].grid,
+            .promise = rfi_promise(s->comm, list[i].variant, list[i].grid, w.key.bytes),
+            .samples = samples,
+        };
         place(&w, &w.trials[i], list[i].refusal);
     }
     free(list);

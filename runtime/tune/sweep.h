@@ -15,6 +15,7 @@ typedef enum rfi_trial_state {
 typedef struct rfi_tune_trial {
     const rf_variant *variant;
     uint32_t grid;
+    double promise;  /* the most promising run first */
     double guess_ns; /* of one call; 0 = not yet run */
     double *samples; /* one a round, `n` of them */
     uint32_t n;
@@ -47,8 +48,8 @@ rf_result rfi_sweep_record(rfi_sweep *w, rf_error *err);
 /* Records the rest and, if nothing is missing, has the store decide. */
 rf_result rfi_sweep_finish(rfi_sweep *w, rf_error *err);
 
-/* search.c: runs what is missing until `until` (rfi_seconds) and records it; the first round may
- * take as long again. Adds to the session's summary. done, share: of the whole session's work, what
+/* search.c: runs what is missing until `until` (rfi_seconds), the most promising first, and records
+ * it. Adds to the session's summary. done, share: of the whole session's work, what
  * was done before, and what this shape is. Errors: E_DB_* (the store is lost; results so far are in
  * the trials), E_MEMORY, or what ended the session on all ranks. */
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "core/codes.h"
 #include "core/comm.h"
 #include "core/env.h"
 #include "core/hash.h"
@@ -378,6 +379,62 @@ static void size_classes_cover_all_sizes_in_order(void **state)
         assert_int_equal(rfi_class_of(rfi_class_bytes(c)), c);
 }
 
+static const rf_variant on_host[] = {
+#define RF_X(algo_, wire_, threads_, unroll_, own)                                                 \
+    {                                                                                              \
+        .world = 2, .algo = RFI_ALGO_##algo_, .transport = RFI_TRANSPORT_HOST,                     \
+        .wire = RFI_WIRE_##wire_, .isa = RFI_ISA_SM90, .threads = threads_, .unroll = unroll_,     \
+        .by_rank = own                                                                             \
+    }
+    RF_X(ONE_SHOT, EPOCH, 128, 1, 1), RF_X(ONE_SHOT, EPOCH, 128, 4, 1),
+    RF_X(ONE_SHOT, EPOCH, 256, 1, 0), RF_X(TWO_SHOT, EPOCH, 128, 1, 1),
+    RF_X(ONE_SHOT, EPOCH, 256, 1, 1), RF_X(ONE_SHOT, EPOCH, 256, 2, 1),
+    RF_X(TWO_SHOT, FLAG, 320, 4, 0),  RF_X(TWO_SHOT, FLAG, 576, 2, 0),
+    RF_X(ONE_SHOT, FLAG, 576, 2, 0),
+#undef RF_X
+};
+#define N_ON_HOST (sizeof on_host / sizeof *on_host)
+
+/* What two GPUs without peer access would take of those from `first` on. */
+static rfi_class_choice choice_on_host(size_t first, uint64_t bytes)
+{
+    const rf_variant *variants[N_ON_HOST];
+    rf_comm comm = {.world = 2, .backend = &rfi_backend_cuda, .isa_mask = UINT32_MAX};
+    rf_shape shape = {.op = RF_ALL_REDUCE, .dtype = RF_F32, .rows = 1, .hidden = bytes / 4};
+    rfi_class_choice choice;
+    comm.max_grid = 132;
+    comm.variants = variants;
+    for (size_t i = first; i < N_ON_HOST; i++)
+        variants[comm.n_variants++] = &on_host[i];
+    comm.transport[RFI_TRANSPORT_HOST].on = 1;
+    comm.transport[RFI_TRANSPORT_HOST].layout =
+        rfi_backend_cuda.layout(RFI_TRANSPORT_HOST, UINT64_C(64) << 20);
+    assert_int_equal(rfi_class_choose(&comm, &shape, &choice), 1);
+    return choice;
+}
+
+/* One pack a thread, in as many blocks as that takes; a ring in few blocks for large tensors. */
+static void host_memory_has_its_classes(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t first;
+        uint64_t bytes;
+        int variant;
+        uint32_t grid;
+    } rows[] = {
+        {0, 2048, 0, 2},       {0, 16 << 10, 0, 11}, {0, 64 << 10, 0, 43}, {0, 128 << 10, 0, 64},
+        {0, 1 << 20, 0, 64},   {0, 2 << 20, 7, 16},  {0, 64 << 20, 7, 16}, {1, 16 << 10, 4, 6},
+        {1, 256 << 10, 4, 32}, {8, 2 << 20, 8, 16},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rfi_class_choice choice = choice_on_host(rows[i].first, rows[i].bytes);
+        assert_int_equal(choice.variant - on_host, rows[i].variant);
+        assert_int_equal(choice.grid, rows[i].grid);
+        assert_int_equal(choice.rung, rows[i].first == 8 ? RF_RUNG_GENERIC : RF_RUNG_CLASS);
+    }
+}
+
 /* ---- hashes, faults ---- */
 
 static void hashes_are_canonical(void **state)
@@ -496,6 +553,7 @@ int main(void)
         cmocka_unit_test(a_tie_goes_to_the_mode_asked_for_then_to_the_smaller),
         cmocka_unit_test(tags_differ_by_variant_and_grid),
         cmocka_unit_test(size_classes_cover_all_sizes_in_order),
+        cmocka_unit_test(host_memory_has_its_classes),
         cmocka_unit_test(hashes_are_canonical),
         cmocka_unit_test(faults_become_results),
         cmocka_unit_test(texts_are_escaped),

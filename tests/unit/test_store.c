@@ -225,6 +225,19 @@ static void the_nearest_bucket_answers(void **state)
     assert_non_null(strstr(d.reason, "262144"));
 }
 
+static void a_bucket_far_away_is_no_answer(void **state)
+{
+    fixture *f = *state;
+    rfi_decision d;
+    tune(f, f->store, &f->here, 16); /* 256 KiB */
+    const uint64_t rows[] = {2, 128};
+    for (size_t i = 0; i < 2; i++) {
+        rfi_key key = facts_key(&f->here, rows[i], 4096);
+        assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
+        assert_non_null(strstr(d.reason, "at a like size"));
+    }
+}
+
 static void other_hardware_is_no_answer(void **state)
 {
     fixture *f = *state;
@@ -535,6 +548,7 @@ int main(void)
         FACT(any_hidden_is_served_by_generic_variants),
         FACT(a_variant_that_is_not_here_is_passed_over),
         FACT(the_nearest_bucket_answers),
+        FACT(a_bucket_far_away_is_no_answer),
         FACT(other_hardware_is_no_answer),
         FACT(the_baseline_may_win),
         FACT(only_a_finished_shape_is_swept),

@@ -84,13 +84,22 @@ static void any_hidden_comes_next(void **state)
 static void then_the_nearest_bucket(void **state)
 {
     (void)state;
-    rfi_decision below = ask(&here, 1, 1024); /* 4 KiB: 1 KiB has another hidden, 64 KiB is any */
-    assert_string_equal(below.variant, "any_64k");
-    rfi_decision d = ask(&here, 1, 512); /* below everything */
+    rfi_decision d = ask(&here, 4, 1024); /* 16 KiB: 64 KiB of any hidden size */
     assert_string_equal(d.variant, "any_64k");
     assert_non_null(strstr(d.reason, "the nearest to"));
     assert_int_equal(ask(&here, 16, 4096).bucket, 65536); /* 256 KiB: two steps from both */
-    assert_int_equal(ask(&here, 1 << 20, 4096).fallback, 1);
+    assert_int_equal(ask(&here, 256, 4096).fallback, 1);
+}
+
+static void but_none_that_is_far_away(void **state)
+{
+    (void)state;
+    const rfi_decision far[] = {ask(&here, 2, 1024), ask(&here, 512, 4096)};
+    for (size_t i = 0; i < 2; i++) {
+        assert_string_equal(far[i].variant, "");
+        assert_int_equal(far[i].fallback, 0);
+        assert_non_null(strstr(far[i].reason, "at a like size"));
+    }
 }
 
 static void the_baseline_is_a_fallback(void **state)
@@ -219,12 +228,19 @@ int main(void)
 {
 #define FACT(name) cmocka_unit_test_setup(name, setup)
     const struct CMUnitTest tests[] = {
-        FACT(an_exact_row_answers),          FACT(any_hidden_comes_next),
-        FACT(then_the_nearest_bucket),       FACT(the_baseline_is_a_fallback),
-        FACT(another_environment_is_said),   FACT(other_hardware_is_not_answered),
-        FACT(an_opt_in_has_rows_of_its_own), FACT(what_was_frozen_without_it_answers_too),
-        FACT(an_empty_table_is_legal),       FACT(it_cannot_be_written),
-        FACT(bad_tables_are_refused),        FACT(null_arguments_are_refused),
+        FACT(an_exact_row_answers),
+        FACT(any_hidden_comes_next),
+        FACT(then_the_nearest_bucket),
+        FACT(but_none_that_is_far_away),
+        FACT(the_baseline_is_a_fallback),
+        FACT(another_environment_is_said),
+        FACT(other_hardware_is_not_answered),
+        FACT(an_opt_in_has_rows_of_its_own),
+        FACT(what_was_frozen_without_it_answers_too),
+        FACT(an_empty_table_is_legal),
+        FACT(it_cannot_be_written),
+        FACT(bad_tables_are_refused),
+        FACT(null_arguments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "core/codes.h"
+#include "core/comm.h"
 #include "tune/candidates.h"
 #include "tune/data.h"
 #include "tune/stats.h"
@@ -95,6 +97,37 @@ static void test_few_blocks_poll_host_memory(void **state)
     assert_int_equal(rfi_host_grids(1000, 33, grids), 5);
     assert_int_equal(grids[4], 32);
     assert_int_equal(rfi_host_grids(1000, 1, grids), 1);
+}
+
+/* Where the time does not suffice for all, this is the order. */
+static void test_neighbours_of_the_default_come_first(void **state)
+{
+    (void)state;
+    const rf_variant one = {.world = 2,
+                            .algo = RFI_ALGO_ONE_SHOT,
+                            .transport = RFI_TRANSPORT_PEER,
+                            .isa = RFI_ISA_SM90,
+                            .threads = 128,
+                            .unroll = 1,
+                            .by_rank = 1};
+    rf_variant any = one, two = one, old = one, host = one;
+    any.by_rank = 0;
+    two.algo = RFI_ALGO_TWO_SHOT;
+    host.transport = RFI_TRANSPORT_HOST;
+    host.wire = RFI_WIRE_EPOCH; /* what the class says, there */
+    old.isa = RFI_ISA_SM80;
+    const uint64_t bytes = 8192; /* 4 blocks */
+    const struct {
+        const rf_variant *variant;
+        uint32_t grid;
+    } order[] = {{&rfi_baseline, 0}, {&one, 4},  {&one, 2}, {&any, 4},
+                 {&two, 4},          {&host, 6}, {&old, 4}};
+    rf_comm comm = {.world = 2, .backend = &rfi_backend_cuda, .max_grid = 132};
+    comm.transport[RFI_TRANSPORT_PEER].on = comm.transport[RFI_TRANSPORT_HOST].on = 1;
+    for (size_t i = 1; i < sizeof order / sizeof *order; i++)
+        if (rfi_promise(&comm, order[i - 1].variant, order[i - 1].grid, bytes) <=
+            rfi_promise(&comm, order[i].variant, order[i].grid, bytes))
+            fail_msg("%zu does not come before %zu", i - 1, i);
 }
 
 /* ---- data ---- */
@@ -260,6 +293,7 @@ int main(void)
         cmocka_unit_test(test_tiny_steps_of_large_payloads_are_left_out),
         cmocka_unit_test(test_blocks_are_tried_around_the_usual_number),
         cmocka_unit_test(test_few_blocks_poll_host_memory),
+        cmocka_unit_test(test_neighbours_of_the_default_come_first),
         cmocka_unit_test(test_the_oracles_sum_is_right),
         cmocka_unit_test(test_untouched_output_is_wrong),
         cmocka_unit_test(test_one_wrong_bit_is_found_where_it_is),
