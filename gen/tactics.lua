@@ -183,7 +183,7 @@ local rules = {
             needed = needed + v.world
         end
         if v.rank == "any" then
-            needed = needed + 2 * v.unroll
+            needed = needed + v.unroll * v.world
         end
         local most = math.min(255, 65536 // v.threads)
         return needed > most and ("%d packs of %d ranks in flight take about %d registers, %d threads "
