@@ -78,12 +78,14 @@ static void print_row(const rf_comm *comm, const rf_shape *s, const result *r)
     char shape[RF_CLI_SHAPE], bytes[24];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
-    printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s, %u %s%s%s%s\n",
+    printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s, %u %s%s%s%s%s\n",
            rf_cli_mark(r->verdict == RF_OK), rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), r->median, r->p10, r->p90,
            gigabytes_per_second(s, r->median), r->noise * 100, plan.variant, plan.grid,
            rf_cli_grid_unit(plan.variant), rf_cli_style_of(RF_CLI_DIM),
-           plan.rung == RF_RUNG_EXACT ? "" : ", not measured here", rf_cli_style_of(RF_CLI_PLAIN));
+           plan.rung == RF_RUNG_EXACT ? "" : ", ",
+           plan.rung == RF_RUNG_EXACT ? "" : rf_rung_text(plan.rung),
+           rf_cli_style_of(RF_CLI_PLAIN));
     fflush(stdout);
 }
 

@@ -27,6 +27,7 @@ local EXTRA = {
 local NOT_ANALYSED = {
     ["runtime/shared.c"] = "its link edge says which packs",
     ["tests/bench/mpi_allreduce.c"] = "needs an MPI",
+    ["tests/gpu/nccl_program.c"] = "needs CUDA's and NCCL's headers",
     ["tests/schedules/kernels.c"] = "the templates for every world, inlined, six times over: minutes each",
 }
 
