@@ -4,9 +4,11 @@
  *
  * Starts itself as so many processes, some with a variable of their own (RANK: is a number, or
  * "all"; without "=VALUE" it is unset), and prints what each computed as one number, in rank order.
- * The functions come from what it is linked with, or from PROGRAM_LIBRARY by dlopen. */
+ * The functions come from what it is linked with, or from PROGRAM_LIBRARY by dlopen. With
+ * PROGRAM_ALONE=1 a rank has a network of its own, as on another machine. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,6 +234,19 @@ static void split(ncclComm_t comm)
     }
 }
 
+/* A child that copies the communicator and ends leaves it alone. */
+static void forks(ncclComm_t comm)
+{
+    for (int i = 0; i < 3; i++) {
+        int status = 0;
+        reduce(comm, 1000, ncclFloat32, ncclSum, 0, 0);
+        pid_t pid = fork();
+        if (pid == 0)
+            exit(0);
+        CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && !status, "status 0x%x", status);
+    }
+}
+
 /* Rank 0 gives up; nobody hangs, and nobody is told that all is well. */
 static void give_up(ncclComm_t comm)
 {
@@ -255,7 +270,7 @@ static const struct scenario {
     int ends; /* it ends the communicator itself */
 } scenarios[] = {
     {"grid", grid, 0},   {"streams", streams, 0}, {"groups", groups, 0},
-    {"split", split, 0}, {"abort", give_up, 1},
+    {"split", split, 0}, {"forks", forks, 0},     {"abort", give_up, 1},
 };
 
 static void run(const char *name, const ncclUniqueId ids[2])
@@ -361,6 +376,8 @@ int main(int argc, char **argv)
         ((unsigned char *)ids)[i] = (unsigned char)strtoul(pair, NULL, 16);
     }
     alarm(60);
+    if (getenv("PROGRAM_ALONE"))
+        CHECK(!unshare(CLONE_NEWNET) || !unshare(CLONE_NEWUSER | CLONE_NEWNET), "not permitted");
     run(argv[1], ids);
     printf("%s, rank %d of %d: %016llx\n", argv[1], rank, world, (unsigned long long)digest);
     return 0;

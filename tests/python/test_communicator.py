@@ -29,6 +29,11 @@ def numbers(group, count, factor=1):
     return mine, [sum((index * factor + rank) % 8 for rank in range(group.world)) for index in range(count)]
 
 
+def leave_the_network():
+    unshare, new_network, new_user = ctypes.CDLL(None).unshare, 0x40000000, 0x10000000
+    return not unshare(new_network) or not unshare(new_network | new_user)
+
+
 class Sums(unittest.TestCase):
     def test_every_dtype_and_world_in_and_out_of_place(self):
         def rank(group):
@@ -118,12 +123,12 @@ class Refusals(unittest.TestCase):
 class Unanimous(unittest.TestCase):
     """One rank cannot: both say why, in the same words."""
 
-    def verdict(self, pattern, rank_1=None, dies=(), **arguments):
+    def verdict(self, pattern, rank_1=None, dies=(), flags=0, **arguments):
         """rank_1: what rank 1 does before it calls setup(); arguments: of its setup(), where they differ."""
         def rank(group):
             if group.rank == 1 and rank_1:
                 rank_1(group)
-            comm = rankfold.Communicator(group, "cpu")
+            comm = rankfold.Communicator(group, "cpu", flags=flags)
             call = {"hidden_dim": HIDDEN, "dtype": "float32", "capture_sizes": SIZES}
             done = comm.setup(**{**call, **(arguments if group.rank == 1 else {})})
             return done, comm.initialized, comm.should_use(Tensor((1, HIDDEN))), comm.disabled
@@ -179,6 +184,23 @@ class Unanimous(unittest.TestCase):
 
     def test_the_switch_on_one_rank(self):
         self.verdict("disabled by RANKFOLD_DISABLE=1", lambda _: os.environ.update(RANKFOLD_DISABLE="1"))
+
+    def test_one_rank_has_not_opted_in(self):
+        with mock.patch.dict(os.environ, RANKFOLD_DISABLE="0"):
+            self.verdict("rank 1: .*not asked for: RANKFOLD_DISABLE=0 on every rank",
+                         lambda _: os.environ.pop("RANKFOLD_DISABLE"), flags=rankfold.OPT_IN)
+
+    def test_a_library_of_another_build(self):
+        def rebuild(_):
+            found, names = rankfold.packs(rankfold.CPU)
+            rankfold.packs = lambda _: (found * 2, names)
+        self.verdict("packs", rebuild)
+
+    def test_a_rank_on_another_machine(self):
+        """As near to one as a test comes: a network of its own; as another user, where that takes one."""
+        if run(1, lambda _: leave_the_network()) != [True]:
+            self.skipTest("no network of its own can be made here")
+        self.verdict("network namespace|runs as user", lambda _: leave_the_network())
 
     def test_a_rank_that_dies_on_the_way(self):
         self.verdict("the group failed: Connection", lambda _: os.kill(os.getpid(), signal.SIGKILL), dies=(1,))
