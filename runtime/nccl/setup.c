@@ -276,9 +276,13 @@ static const char *set_up(rfi_entry *e, int world, int rank, uint32_t patience_m
         rfi_shim_say(2, "%s", why);
     if (create(e, world, rank, err) || give_baseline(e, err) || prepare(e, err))
         return err->text;
-    if (!decide(e))
+    if (decide(e))
+        return NULL;
+    const char *trouble = rf_store_warning(e->store);
+    if (!trouble)
         return "nothing was measured to be faster than NCCL here; RANKFOLD_TUNE=1 measures";
-    return NULL;
+    rfi_fail(err, RF_E_DB, rank, "shim", "what was measured cannot be known: %s", trouble);
+    return err->text;
 }
 
 void rfi_entry_set_up(rfi_entry *e, int world, int rank, uint32_t patience_ms)
