@@ -16,11 +16,13 @@
 #define FIRST  RFI_TRANSPORT_PEER
 #define SECOND RFI_TRANSPORT_CPU
 
-/* ---- a pack whose kernels meet in the first kind ---- */
+/* ---- a pack whose kernels meet in the first kind; made once ---- */
 
 static const rf_pack *twin(void)
 {
     static rf_pack pack;
+    if (pack.shards)
+        return &pack;
     const rf_pack *cpu = &rf_pack_cpu_small;
     const rf_shard **shards = calloc(cpu->n_shards, sizeof *shards);
     for (uint32_t s = 0; s < cpu->n_shards; s++) {

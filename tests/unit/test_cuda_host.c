@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 
 #include "../ranks/group.h"
 #include "core/codes.h"
+#include "core/shared.h"
 #include "cuda/cuda.h"
 
 /* ---- the driver ---- */
@@ -264,6 +267,46 @@ static void a_refusal_names_the_remedy_and_leaves_nothing(void **state)
     }
 }
 
+static void a_refusal_says_what_may_be_locked(void **state)
+{
+    (void)state;
+    struct rlimit before, few;
+    rfi_device a = device_of(0);
+    rfi_memory own;
+    rf_error err;
+    assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+    few = (struct rlimit){.rlim_cur = 4096, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &few), 0);
+    world.no_register = CUDA_ERROR_OUT_OF_MEMORY;
+    assert_int_equal(cuda->allocate(&a, HOST, BYTES, &own, &err), RF_E_MEMORY);
+    assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+    assert_non_null(strstr(err.text, "pinning of 65536 bytes"));
+    assert_non_null(strstr(err.text, "locked memory: 4096 bytes; raise it by ulimit -l"));
+    assert_nothing_left();
+}
+
+/* Where the memory lies, and in pages of which size, is a wish: nodes without memory or that there
+ * are not, no huge pages. A file system has no part in it, so neither has /dev/shm. */
+static void wishes_are_not_conditions(void **state)
+{
+    (void)state;
+    static const int nodes[] = {-1, 0, 1, 63, 64, 1023, 1024, 1 << 20};
+    for (int huge = 0; huge < 2; huge++) {
+        (void)prctl(PR_SET_THP_DISABLE, !huge, 0, 0, 0);
+        for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++) {
+            unsigned char *base;
+            int fd;
+            rf_error err;
+            if (rfi_shared_create(3 << 20, nodes[i], &base, &fd, &err))
+                fail_msg("node %d: %s", nodes[i], err.text);
+            assert_int_equal(base[0] | base[(3 << 20) - 1], 0);
+            rfi_shared_leave(base);
+            close(fd);
+        }
+    }
+    assert_nothing_left();
+}
+
 static void a_refused_import_leaves_the_owner_alone(void **state)
 {
     (void)state;
@@ -271,6 +314,13 @@ static void a_refused_import_leaves_the_owner_alone(void **state)
     rfi_memory own, theirs;
     rf_error err;
     assert_int_equal(cuda->allocate(&a, HOST, BYTES, &own, &err), RF_OK);
+    world.no_register = 304; /* this process has no right to */
+    assert_int_equal(cuda->import(&b, HOST, &own, 0, &theirs, &err), RF_E_BACKEND);
+    assert_non_null(strstr(err.text, "IPC_LOCK"));
+    assert_int_equal(world.registered, 1);
+    assert_int_equal(world.contexts, 1);
+    assert_int_equal(group_mappings(), 1);
+    world.no_register = 0;
     world.no_address = 1;
     for (int same_process = 0; same_process < 2; same_process++) {
         assert_int_equal(cuda->import(&b, HOST, &own, same_process, &theirs, &err), RF_E_BACKEND);
@@ -460,6 +510,8 @@ int main(void)
         cmocka_unit_test_setup(threads_register_once_and_the_last_ends_it, setup),
         cmocka_unit_test_setup(what_a_launch_may_use_stays, setup),
         cmocka_unit_test_setup(a_refusal_names_the_remedy_and_leaves_nothing, setup),
+        cmocka_unit_test_setup(a_refusal_says_what_may_be_locked, setup),
+        cmocka_unit_test_setup(wishes_are_not_conditions, setup),
         cmocka_unit_test_setup(a_refused_import_leaves_the_owner_alone, setup),
         cmocka_unit_test_setup(a_peers_verdict_is_health_without_a_kernel, setup),
         cmocka_unit_test_setup(an_abort_ends_the_own_control_lines, setup),
