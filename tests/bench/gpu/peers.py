@@ -8,7 +8,8 @@ go through host memory; symmetric memory and FlashInfer, which cannot, are left 
 
 Every contender's calls are captured in a graph; rounds are interleaved; a sample is one replay's
 time a call, as the slowest rank saw it. "seq" is Rankfold's tuned plan, "dep" the one with dependent
-launch, "seq2" and "dep2" the same once more: what differs between the two is noise. In column
+launch, of the same database, "seq2" and "dep2" the same once more: what differs between the two is
+noise. In column
 "chain" a graph holds nothing but calls; in "between" every call follows a small matrix-vector
 product, as in a decode step, and "none" is the products alone. Every result is checked before and
 after it is timed: Rankfold's bit for bit on random bits, the others' within the rounding of sums in
@@ -27,11 +28,31 @@ import torch.distributed as dist
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [2 * KIB << i for i in range(16)]
-BETWEEN_MOST = 2 * MIB
+BETWEEN_MOST = 512 * KIB
 KEEP_FINALISTS = 6
 BF16 = torch.bfloat16
 P, I, U32, I64, U64 = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64)
 RF_DEPENDENT = 4
+
+TUNED_MOST = 32 * MIB  # larger ones go by their neighbour
+
+# By "through host memory": up to how many bytes, what part of the time, and what can win there (from
+# world to globs). Every field has both kinds of memory, and tactics with dependent launch, as the comms
+# have that look it up: who measured by fewer is somebody else.
+FIELDS = {
+    False: [(MIB, 0.55, lambda world: ["*_peer_*", "*_os_host_e12_*_u1_t256_any_*"]),
+            (8 * MIB, 0.22, lambda world: ["*_peer_*_t512_own_*", "*_peer_*_t1024_own_*", "*_peer_*_u4_t512_any_*",
+                                           "*_os_host_flag_*_u2_t576_*"]),
+            (TUNED_MOST, 0.23, lambda world: ["*_os_peer_*_t1024_own_*" if world == 2 else "*_ts_peer_*_t512_own_*",
+                                            "*_ts_host_flag_*_u2_t576_*"])],
+    True: [(256 * KIB, 0.35, lambda world: ["*_host_e12_*"]),
+           (2 * MIB, 0.2, lambda world: ["*_host_e12_*_own_*", "*_host_flag_*"]),
+           (TUNED_MOST, 0.45, lambda world: ["*_ts_host_flag_*_u2_*", "*_os_host_e12_*_t128_own_dep"])],
+}
+# What NCCL is asked for, and up to how many bytes (peer, host) that was ever its best.
+NCCL = {"nccl": ({}, None, None), "LL": ({"NCCL_PROTO": "LL"}, None, None),
+        "LL128": ({"NCCL_PROTO": "LL128"}, None, 64 * KIB), "Simple": ({"NCCL_PROTO": "Simple"}, None, None),
+        "tree": ({"NCCL_ALGO": "Tree"}, 64 * KIB, 64 * KIB)}
 
 
 class World:
@@ -132,9 +153,10 @@ class Contender:
 class Ours(Contender):
     exact = True
 
-    def __init__(self, lib, world, name, flags, database, shared):
+    def __init__(self, lib, world, name, flags, database, shared, globs=()):
         self.lib, self.world, self.shared = lib, world, shared
-        self.shim = lib.shim_open(name.encode(), world.rank, world.size, SIZES[-1], flags, database.encode())
+        self.shim = lib.shim_open(name.encode(), world.rank, world.size, SIZES[-1], flags, database.encode(),
+                                  (ctypes.c_char_p * len(globs))(*[glob.encode() for glob in globs]), len(globs))
         if not self.shim:
             raise RuntimeError(lib.shim_error().decode())
 
@@ -146,7 +168,9 @@ class Ours(Contender):
         return (U64 * len(sizes))(*[size // 2 for size in sizes])
 
     def tune(self, sizes, seconds):
-        self.must(self.lib.shim_tune(self.shim, self.counts(sizes), len(sizes), int(seconds * 1e3)))
+        text = ctypes.create_string_buffer(200)
+        self.must(self.lib.shim_tune(self.shim, self.counts(sizes), len(sizes), int(seconds * 1e3), text, 200))
+        return text.value.decode()
 
     def prepare(self, count):
         self.must(self.lib.shim_prepare(self.shim, self.counts([2 * count]), 1))
@@ -185,7 +209,8 @@ class Nccl(Contender):
     or algorithm."""
     BFLOAT16, SUM = 9, 0
 
-    def __init__(self, world, shared, forced):
+    def __init__(self, world, shared, forced, most):
+        self.most = most
         self.lib = ctypes.CDLL("libnccl.so.2")
         self.lib.ncclCommInitRank.argtypes = [ctypes.POINTER(P), I, UniqueId, I]
         self.lib.ncclAllReduce.argtypes = [P, P, ctypes.c_size_t, I, I, P, P]
@@ -205,6 +230,8 @@ class Nccl(Contender):
             raise RuntimeError(f"NCCL error {bad}")
 
     def prepare(self, count):
+        if self.most and 2 * count > self.most:
+            return False
         self.x, self.out = self.shared[0][:count], self.shared[1][:count]
         return True
 
@@ -389,8 +416,8 @@ def load_shim(path):
     lib = ctypes.CDLL(path)
     lib.shim_error.restype = ctypes.c_char_p
     lib.shim_open.restype = P
-    lib.shim_open.argtypes = [ctypes.c_char_p, I, I, U64, U32, ctypes.c_char_p]
-    lib.shim_tune.argtypes = [P, P, ctypes.c_size_t, U32]
+    lib.shim_open.argtypes = [ctypes.c_char_p, I, I, U64, U32, ctypes.c_char_p, P, ctypes.c_size_t]
+    lib.shim_tune.argtypes = [P, P, ctypes.c_size_t, U32, ctypes.c_char_p, ctypes.c_size_t]
     lib.shim_prepare.argtypes = [P, P, ctypes.c_size_t]
     lib.shim_plan.argtypes = [P, U64, ctypes.c_char_p, ctypes.c_size_t]
     lib.shim_call.argtypes = [P, P, P, U64, P]
@@ -529,27 +556,38 @@ def measure(world, column, size, contenders, product, rounds, write):
     world.say(line)
 
 
+def tune(lib, world, args, database, shared):
+    """Every size in its field, by globs on names; the rest of the pack is not looked at there, so that
+    a large size, of which every check moves a lot, is complete in seconds."""
+    few = min(args.sizes)
+    for i, (most, part, globs) in enumerate(FIELDS[world.host]):
+        sizes = [size for size in args.sizes if few <= size <= most]
+        few = most + 1
+        if sizes:
+            ours = Ours(lib, world, f"bench-{os.getppid()}-field{i}", RF_DEPENDENT, database, shared,
+                        globs(world.size))
+            world.say(f"{sizes[0]} to {sizes[-1]} bytes: {ours.tune(sizes, part * args.tune)}")
+            ours.close()
+
+
 def open_ours(lib, world, args, shared):
-    """The four: tuned with and without dependent launch, and both once more."""
+    """The four: with and without dependent launch, and both once more."""
     pair, name = {}, f"bench-{os.getppid()}"
-    transport = "host" if world.host else "peer"
-    for kind, flags in (("dep", RF_DEPENDENT), ("seq", 0)):
-        database = f"{args.databases}/{kind}-w{world.size}-{transport}.db"
-        begin = time.time()
+    database = f"{args.databases}/w{world.size}-{'host' if world.host else 'peer'}.db"
+    if args.tune > 0:
+        tune(lib, world, args, database, shared)
+    for kind, flags in (("dep", RF_DEPENDENT), ("dep2", RF_DEPENDENT), ("seq", 0), ("seq2", 0)):
         pair[kind] = Ours(lib, world, f"{name}-{kind}", flags, database, shared)
-        if args.tune > 0:
-            pair[kind].tune(args.sizes, args.tune)
-        world.say(f"{kind}: open and tuned in {time.time() - begin:.1f} s, {database}")
-        pair[kind + "2"] = Ours(lib, world, f"{name}-{kind}2", flags, database, shared)
+        if args.tune > 0:  # nothing to measure, or the time did not suffice: then by what there is
+            world.say(f"{kind}: {pair[kind].tune([size for size in args.sizes if size <= TUNED_MOST], 0.5)}")
     return pair
 
 
 def open_contenders(lib, world, args):
     shared = [torch.zeros(SIZES[-1] // 2, dtype=BF16, device=world.device) for _ in range(2)]
     makers = {}
-    for name, forced in {"nccl": {}, "LL": {"NCCL_PROTO": "LL"}, "LL128": {"NCCL_PROTO": "LL128"},
-                         "Simple": {"NCCL_PROTO": "Simple"}, "tree": {"NCCL_ALGO": "Tree"}}.items():
-        makers[name] = lambda forced=forced: Nccl(world, shared, forced)
+    for name, (forced, *most) in NCCL.items():
+        makers[name] = lambda forced=forced, most=most[world.host]: Nccl(world, shared, forced, most)
     makers["torch"] = lambda: TorchNccl(shared)
     if not world.host:
         makers["sym1"] = lambda: Symmetric("one_shot_all_reduce_out", world, shared)
@@ -653,7 +691,7 @@ def main():
     parser.add_argument("--flashinfer-version", default="unknown")
     parser.add_argument("--databases", default=".", help="folder of the tactic databases")
     parser.add_argument("--csv", required=True)
-    parser.add_argument("--tune", type=float, default=15, help="seconds for each of the two plans; 0: don't")
+    parser.add_argument("--tune", type=float, default=15, help="seconds; 0: don't")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--columns", default="chain,between")
     parser.add_argument("--sizes", type=lambda t: [int(s) for s in t.split(",")], default=SIZES)

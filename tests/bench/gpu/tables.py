@@ -1,10 +1,17 @@
 #!/usr/bin/env python3
 """Tables and a page of curves from what peers.py, links.cu and the tuner left in a folder.
 
-    python3 tables.py FOLDER        prints the tables, writes FOLDER/page.html
+    python3 tables.py FOLDER             prints the tables, writes FOLDER/page.html
+    python3 tables.py FOLDER --readme    prints the tables as README.md has them
 
-Of every target it says what was reached and whether that is enough. Our time is "dep", tuned with
-dependent launch. A target of "not slower" allows for the noise of A against A.
+FOLDER is `results` of the results.tar.gz that `run` delivers. Of every target it says what was
+reached and whether that is enough. Our time is "dep", tuned with dependent launch. A target of "not
+slower" allows for the noise of A against A.
+
+The measurements that we ship are that folder's *.sql, as `rankfold db export` wrote them, a file for
+each world and transport: copy them to db/hosts/ under the name of the machine (w2-peer.sql ->
+h200x2-nvlink.sql, w2-host.sql -> h200x2-host.sql; of earlier builds of the kernels nothing is lost
+with a file that is replaced, but for dtypes that were not measured again), then `ninja product`.
 """
 import glob
 import html
@@ -27,6 +34,16 @@ TARGETS = {
     (4, "host"): [(16 * KIB, 4.5), (64 * KIB, 3), (512 * KIB, 2.8), (MIB, 2), (2 * MIB, 1.6), (64 * MIB, 1.3)],
 }
 FLOOR_MOST, FLOOR_RATIO = 2 * MIB, 1.6
+# What the throw-away of the design page took on such machines, in us, by bytes, and with dependent launch.
+SOME = [2 * KIB, 8 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB, 4 * MIB, 16 * MIB]
+THROW_AWAY = {
+    (2, "peer"): ([1.99, 2.24, 2.38, 2.43, 2.66, 3.07, 3.85, 5.35, 14.8, 51.5],
+                  [1.65, 1.84, 1.99, 2.11, 2.31, 2.71, 3.47]),
+    (4, "peer"): ([2.34, 2.49, 2.75, 3.05, 3.64, 4.35, 5.15, 7.70, 21.3, 77.7],
+                  [1.97, 2.14, 2.43, 2.70, 3.29, 4.38, 6.62]),
+    (2, "host"): ([2.87, 3.42, 4.25, 5.30, 7.59, 13.2, 25.4, 48.8, 192, 797], []),
+    (4, "host"): ([4.06, 4.47, 6.06, 8.17, 11.6, 17.8, 32.8, 61.6, 249, 1271], []),
+}
 
 
 def bytes_text(size):
@@ -136,7 +153,44 @@ def table(results, key, out):
         row += f" {bare:.2f} |" if bare else ""
         out(row + (f" WRONG: {' '.join(wrong)}" if wrong else ""))
     out(f"\n{met} of {of} met")
+    never_slower(results, key, out)
     return met, of
+
+
+def throw_away(results, key, out):
+    """Ours against the figures of the design page, which are of another day."""
+    figures = THROW_AWAY.get(key[:2])
+    if not figures or key[2] != "chain":
+        return
+    out(f"\n## {key[0]} ranks, {key[1]}: the throw-away's figures in the design page\n")
+    out("| bytes | seq | its | not slower | dep | its, with dependent launch | not slower |\n|---|---|---|---|---|---|---|")
+    slower = []
+    for i, size in enumerate(SOME):
+        times, row = results.times[key].get(size, {}), f"| {bytes_text(size)} |"
+        for name, its in zip(("seq", "dep"), figures):
+            if name not in times or i >= len(its):
+                row += f" {times[name][0]:.2f} | - | - |" if name in times else " - | - | - |"
+                continue
+            enough = times[name][0] <= its[i] * (1 + noise_of(times, name))
+            row += f" {times[name][0]:.2f} | {its[i]:g} | {'yes' if enough else 'NO'} |"
+            slower += [] if enough else [f"{name} {bytes_text(size)}"]
+        out(row)
+    out(f"\nnever slower than the throw-away: {'NO, at ' + ', '.join(slower) if slower else 'yes'}")
+
+
+def never_slower(results, key, out):
+    """Than any contender at any size, beyond the noise of A against A."""
+    for name in ("dep", "seq"):
+        slower, sizes = [], 0
+        for size, times in sorted(results.times[key].items()):
+            theirs = best_of(times, [n for names in PEERS.values() for n in names])
+            if name in times and theirs:
+                sizes += 1
+                if not times[name][2] or times[name][0] > theirs[0] * (1 + noise_of(times, name)):
+                    slower.append(f"{bytes_text(size)} ({theirs[1]}, {theirs[0] / times[name][0]:.2f}x)")
+        if sizes:
+            out(f"{name}: never slower than any of them at {sizes} sizes: "
+                + (f"NO, at {', '.join(slower)}" if slower else "yes"))
 
 
 def between_worlds(results, transport, out):
@@ -173,7 +227,7 @@ def contenders(results, key, out):
 # ---- does specialisation pay? ----
 
 KINDS = [("rank known over any", r"_own_seq$", r"_any_seq$"), ("dependent over plain", r"_dep$", r"_seq$"),
-         ("NaN wire over flagged", r"_nan_", r"_(e12|flag|word)[a-z0-9]*_"), ("one-shot over two-shot", r"_os_", r"_ts_"),
+         ("ring over 12+4", r"_host_flag_", r"_host_e12_"), ("one-shot over two-shot", r"_os_", r"_ts_"),
          ("unroll over u1", r"_u[2-8]_", r"_u1_")]
 
 
@@ -194,6 +248,52 @@ def sweeps(path, out):
             a, b = ([m for n, m in medians.items() if re.search(p, n)] for p in (special, plain))
             row += f" {min(b) / min(a):.3f} |" if a and b else " - |"
         out(row)
+
+
+# ---- README.md ----
+
+def driver(folder):
+    """As nvidia-smi said it."""
+    try:
+        with open(f"{folder}/facts.log", encoding="utf-8", errors="replace") as file:
+            found = re.search(r"^NVIDIA [^,]*, ([0-9.]+)", file.read(), re.M)
+    except OSError:
+        found = None
+    return found.group(1) if found else "unknown"
+
+
+def fact_of(results, world, transport):
+    pattern = re.compile(rf"{world} x (?:NVIDIA )?(.*), {transport}, torch ([0-9.]*).*, NCCL ([0-9.]*), "
+                         r"FlashInfer (\S*), (\d+) rounds")
+    return next((m.groups() for m in map(pattern.match, results.facts) if m), ("?", "?", "?", "?", "?"))
+
+
+def readme(results, folder, out):
+    for key in sorted(results.times, key=lambda k: (k[1] != "peer", k[0])):
+        world, transport, column = key
+        if column != "chain":
+            continue
+        peer = transport == "peer"
+        gpu, torch, nccl, flashinfer, rounds = fact_of(results, world, transport)
+        out(f"\n**{world} x {gpu}, {'peer access, multicast off' if peer else 'no peer access (NCCL_P2P_DISABLE=1)'}** - "
+            f"driver {driver(folder)}, NCCL {nccl}" + (f", torch {torch}, FlashInfer {flashinfer}" if peer else "")
+            + f"; CUDA graphs, bf16, us a call, max over ranks, median of {rounds} interleaved rounds, every sum checked.\n")
+        names = {"NCCL": PEERS["NCCL"], **({"torch": PEERS["torch"], "FlashInfer": PEERS["FlashInfer"]} if peer else {})}
+        names = {n: v for n, v in names.items() if any(best_of(t, v) for t in results.times[key].values())}
+        head = ["bytes", "Rankfold", "A/A", "dependent", "A/A", *names, *(f"{n} / dependent" for n in names)]
+        head += [] if peer else ["floor", "dependent / floor"]
+        out(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+        for size, times in sorted(results.times[key].items()):
+            best = [best_of(times, v) for v in names.values()]
+            row = [bytes_text(size)]
+            row += [f"{times[n][0]:.2f}" if n in times and times[n][2] else "-" for n in ("seq", "seq2", "dep", "dep2")]
+            row += [f"{b[0]:.2f}" if b else "-" for b in best]
+            mine = best_of(times, ("dep",))
+            row += [f"{b[0] / mine[0]:.2f}" if b and mine else "-" for b in best]
+            floor = None if peer else results.floor(world, size)
+            if not peer:
+                row += [f"{floor:.2f}", f"{mine[0] / floor:.2f}"] if floor and mine else ["-", "-"]
+            out(f"| {' | '.join(row)} |")
 
 
 # ---- the page ----
@@ -263,7 +363,7 @@ def drawing(results, key, sizes):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--readme"]):
         print(__doc__)
         return 2
     folder, text = sys.argv[1], []
@@ -272,6 +372,9 @@ def main():
         text.append(line)
 
     results = Results(folder)
+    if sys.argv[2:]:
+        readme(results, folder, print)
+        return 0
     for fact in results.facts:
         if fact != "complete":
             out(fact[:400])
@@ -281,11 +384,12 @@ def main():
     for key in sorted(results.times):
         m, n = table(results, key, out)
         met, of = met + m, of + n
+        throw_away(results, key, out)
     for transport in ("peer", "host"):
         between_worlds(results, transport, out)
     for key in sorted(results.times):
         contenders(results, key, out)
-    for path in sorted(glob.glob(f"{folder}/dep-*.db")):
+    for path in sorted(glob.glob(f"{folder}/w*-*.db")):
         try:
             sweeps(path, out)
         except Exception as error:  # no sqlite3 in this Python, or no database
