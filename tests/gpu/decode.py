@@ -239,6 +239,7 @@ def rank_main(rank, args, port):
     device_id = machine.device if args.device == "cuda" else None
     os.environ["RANKFOLD_DISABLE"] = "1"  # this group is NCCL's under the shim, too
     dist.init_process_group(machine.backend, rank=rank, world_size=args.world, device_id=device_id)
+    dist.barrier()  # it is there by now, also where it is made without waiting
     del os.environ["RANKFOLD_DISABLE"]
     machine.host = dist.new_group(backend="gloo")
     failed = False
