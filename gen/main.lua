@@ -32,8 +32,9 @@ local parser = argparse("lua5.4 gen/main.lua",
 parser:argument("sku", "the file gen/sku/SKU.lua; --explain takes all of them without it"):args "?"
 parser:option("--only", "only variants whose names match (* and ?), written to\n" ..
     "generated/only/SKU/ so that they do not pass for the pack"):argname "GLOB"
-parser:flag("--sample", "only one variant of every kind, the smallest, written to\n" ..
-    "generated/sample/SKU/: does everything compile?")
+parser:option("--sample", "only one variant of every kind, the smallest, or the tightest in\n" ..
+    "registers, written to generated/WHICH/SKU/: does all compile?"):argname "WHICH"
+    :choices { "smallest", "tightest" }
 parser:flag("--list", "print names, shards and hashes instead; write nothing")
 parser:flag("--why", "print the combinations that cannot be, and why; write nothing")
 parser:option("--explain", "say what a variant is, whether it can be, where it is"):argname "NAME"
@@ -167,7 +168,7 @@ local function main(args)
         keep_only(chosen, args.only)
     end
     if args.sample then
-        chosen.variants = sku.sample(chosen.variants)
+        chosen.variants = sku.sample(chosen.variants, args.sample)
     end
     if args.why then
         return list_refused(chosen)
@@ -178,11 +179,11 @@ local function main(args)
     elseif args.source then
         return print_source(args.source, pack)
     end
-    local out = args.out or args.only and "generated/only" or args.sample and "generated/sample"
-        or "generated"
+    local out = args.out or args.sample and "generated/" .. args.sample
+        or args.only and "generated/only" or "generated"
     local command = "lua5.4 gen/main.lua " .. args.sku
         .. (args.only and (" --only '%s'"):format(args.only) or "")
-        .. (args.sample and " --sample" or "")
+        .. (args.sample and " --sample " .. args.sample or "")
     local n, reason = registry.write(registry.files(pack, read, out, command), out, args.sku)
     if n and args.depfile then
         local output = args.depfile:gsub("%.d$", "")

@@ -290,18 +290,27 @@ local function smaller(a, b)
     return false
 end
 
--- Of sorted variants, one of every kind: the smallest of those that differ in numbers only.
-function sku.sample(variants)
-    local smallest = {}
+-- Is the compiler shorter of registers with a than with b?
+local function tighter(a, b)
+    local needed_a, most_a = tactics.registers(a)
+    local needed_b, most_b = tactics.registers(b)
+    return needed_a * most_b > needed_b * most_a
+end
+
+sku.samples = { smallest = smaller, tightest = tighter }
+
+-- Of sorted variants, one of every kind, that is of those that differ in numbers only. `which` is a name of
+-- sku.samples; tightest is for CUDA.
+function sku.sample(variants, which)
+    local before, chosen, kept = sku.samples[which], {}, {}
     for _, entry in ipairs(variants) do
         local kind = tactics.kind(entry.v)
-        if not smallest[kind] or smaller(entry.v, smallest[kind].v) then
-            smallest[kind] = entry
+        if not chosen[kind] or before(entry.v, chosen[kind].v) then
+            chosen[kind] = entry
         end
     end
-    local kept = {}
     for _, entry in ipairs(variants) do
-        if smallest[tactics.kind(entry.v)] == entry then
+        if chosen[tactics.kind(entry.v)] == entry then
             kept[#kept + 1] = entry
         end
     end

@@ -119,6 +119,20 @@ function tactics.whole_rows(hidden, dtype)
         :format(hidden, dtype, bytes, PACK)
 end
 
+-- Registers that a thread of a CUDA kernel takes, about, and most that it may have.
+function tactics.registers(v)
+    local needed = 4 * v.unroll * (v.world + 2) + 40 -- packs of every rank, own and ahead
+    if v.wire == "flag" then
+        needed = needed + 2 * v.unroll * v.world -- and where they lie
+    elseif v.algo == "ts" then
+        needed = needed + v.world
+    end
+    if v.rank == "any" then
+        needed = needed + v.unroll * v.world
+    end
+    return needed, math.min(255, 65536 // v.threads)
+end
+
 -- Why a variant cannot be: each rule returns the reason, or nil. `isa` is the row of v.isa.
 local rules = {
     function(v)
@@ -176,16 +190,7 @@ local rules = {
         if not v.threads then
             return false
         end
-        local needed = 4 * v.unroll * (v.world + 2) + 40 -- packs of every rank, own and ahead
-        if v.wire == "flag" then
-            needed = needed + 2 * v.unroll * v.world -- and where they lie
-        elseif v.algo == "ts" then
-            needed = needed + v.world
-        end
-        if v.rank == "any" then
-            needed = needed + v.unroll * v.world
-        end
-        local most = math.min(255, 65536 // v.threads)
+        local needed, most = tactics.registers(v)
         return needed > most and ("%d packs of %d ranks in flight take about %d registers, %d threads "
             .. "leave %d each"):format(v.unroll, v.world, needed, v.threads, most)
     end,

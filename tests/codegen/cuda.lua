@@ -34,11 +34,13 @@ function cuda.sh(line, ...)
 end
 
 -- Generates and compiles a pack in the tree `root`, as far as it is not there: the whole SKU, or what
--- "--sample" or "--only GLOB" leaves of it. Returns {fatbins (paths), variants (by name of a kernel)}.
-function cuda.pack(root, sku, option)
-    local folder = ("generated/%s%s"):format(option and option:match("^%-%-(%a+)") .. "/" or "", sku)
-    local arguments = sku .. " " .. (option or "")
-    cuda.sh("cd '%s' && lua5.4 gen/main.lua %s && ninja --quiet -f %s/build.ninja", root, arguments, folder)
+-- options leave of it. Returns {fatbins (paths), variants (by name of a kernel)}.
+function cuda.pack(root, sku, options)
+    local out = "generated" .. (options and "/" .. options:gsub("%W+", "_") or "")
+    local folder = out .. "/" .. sku
+    local arguments = sku .. " " .. (options or "")
+    cuda.sh("cd '%s' && lua5.4 gen/main.lua %s --out %s && ninja --quiet -f %s/build.ninja", root, arguments, out,
+        folder)
     local pack = { fatbins = {}, variants = {} }
     for name in cuda.sh("ls '%s/%s'/obj/*.fatbin", root, folder):gmatch("%S+") do
         table.insert(pack.fatbins, name)

@@ -195,11 +195,11 @@ end
 
 function Output.test_a_sample_is_written_elsewhere()
     local root = tree_with { world = "{ 1, 2, 3 }" }
-    local out, code = helper.gen(root, "tiny --sample")
+    local out, code = helper.gen(root, "tiny --sample smallest")
     luaunit.assertEquals(code, 0, out)
     luaunit.assertNil(lfs.attributes(root .. "/generated/tiny"))
-    local sample = helper.contents(root .. "/generated/sample/tiny")
-    luaunit.assertStrContains(sample["src/w2_f32_cpu_scalar.c"], "tiny --sample:")
+    local sample = helper.contents(root .. "/generated/smallest/tiny")
+    luaunit.assertStrContains(sample["src/w2_f32_cpu_scalar.c"], "tiny --sample smallest:")
     luaunit.assertNil(sample["src/w3_f32_cpu_scalar.c"])
 end
 

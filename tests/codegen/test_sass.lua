@@ -62,9 +62,13 @@ for file in lfs.dir("gen/sku") do
     local sku = file:match("^([%w_]+)%.lua$")
     if sku and not sku:find("^cpu") and sku ~= "cuda_ci" then
         Sass["test_one_kernel_of_every_kind_of_" .. sku] = function()
-            luaunit.assertEquals(check(cuda.pack(cuda.root, sku, "--sample")), {})
+            luaunit.assertEquals(check(cuda.pack(cuda.root, sku, "--sample smallest")), {})
         end
     end
+end
+
+function Sass.test_the_tightest_of_every_kind_spill_nothing()
+    luaunit.assertEquals(check(cuda.pack(cuda.root, "h200", "--only '*_bf16_*' --sample tightest")), {})
 end
 
 function Sass.test_every_rule_is_broken_by_the_kernel_of_its_name_and_by_no_sound_one()

@@ -181,7 +181,7 @@ function Sku.test_a_sample_has_the_smallest_variant_of_every_kind_with_peers()
     local parsed = assert(sku.parse(helper.peer_sku { world = "{ 1, 2, 3 }", algo = '{ "os", "ts" }',
         unroll = "{ 1, 2 }", threads = "{ 256, 512 }", rank = '{ "any", "own" }' }, "x.lua", "x"))
     local names = {}
-    for i, entry in ipairs(sku.sample(parsed.variants)) do
+    for i, entry in ipairs(sku.sample(parsed.variants, "smallest")) do
         names[i] = entry.name
     end
     luaunit.assertEquals(names, {
@@ -190,9 +190,17 @@ function Sku.test_a_sample_has_the_smallest_variant_of_every_kind_with_peers()
     })
 end
 
+function Sku.test_a_sample_of_the_tightest()
+    local parsed = assert(sku.parse(helper.peer_sku { world = "{ 2, 3 }", unroll = "{ 1, 2, 4 }",
+        threads = "{ 256, 512 }" }, "x.lua", "x"))
+    local sample = sku.sample(parsed.variants, "tightest")
+    luaunit.assertEquals(#sample, 1)
+    luaunit.assertEquals(sample[1].name, "ar_w2_bf16_h0_ts_peer_nan_sm90_u4_t512_any_seq")
+end
+
 function Sku.test_a_sample_of_one_rank_only()
     local parsed = assert(sku.parse(helper.sku { world = "{ 1 }" }, "x.lua", "x"))
-    luaunit.assertEquals(sku.sample(parsed.variants), parsed.variants)
+    luaunit.assertEquals(sku.sample(parsed.variants, "smallest"), parsed.variants)
 end
 
 function Sku.test_fuzzed_files_are_taken_or_refused_with_their_name()
