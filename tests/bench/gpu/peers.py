@@ -45,9 +45,9 @@ FIELDS = {
                                            "*_os_host_flag_*_u2_t576_*"]),
             (TUNED_MOST, 0.23, lambda world: ["*_os_peer_*_t1024_own_*" if world == 2 else "*_ts_peer_*_t512_own_*",
                                             "*_ts_host_flag_*_u2_t576_*"])],
-    True: [(256 * KIB, 0.35, lambda world: ["*_host_e12_*"]),
+    True: [(256 * KIB, 0.3, lambda world: ["*_host_e12_*"]),
            (2 * MIB, 0.2, lambda world: ["*_host_e12_*_own_*", "*_host_flag_*"]),
-           (TUNED_MOST, 0.45, lambda world: ["*_ts_host_flag_*_u2_*", "*_os_host_e12_*_t128_own_dep"])],
+           (TUNED_MOST, 0.5, lambda world: ["*_ts_host_flag_*_u[12]_*", "*_os_host_e12_*_t128_own_dep"])],
 }
 # What NCCL is asked for, and up to how many bytes (peer, host) that was ever its best.
 NCCL = {"nccl": ({}, None, None), "LL": ({"NCCL_PROTO": "LL"}, None, None),
