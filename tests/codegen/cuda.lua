@@ -2,9 +2,12 @@
 -- packs compiled in a copy of the tree.
 
 local luaunit = require "luaunit"
+local files = require "gen.files"
 local tactics = require "gen.tactics"
 local variant = require "gen.variant"
 local helper = require "tests.codegen.helper"
+local opcodes = require "tests.codegen.opcodes"
+local sass = require "tests.codegen.sass"
 
 local cuda = {}
 
@@ -12,13 +15,13 @@ local function is_there(tool)
     return select(2, helper.sh("command -v " .. tool)) == 0
 end
 
-local missing
-for _, tool in ipairs { "nvcc", "cuobjdump" } do
-    if not missing and not is_there(tool) then
-        missing = ("no %s (gen/setup --gpu-tools)"):format(tool)
-        print("skipped: " .. missing)
-    end
+local missing = not is_there("nvcc") and "no nvcc (gen/setup --gpu-tools)"
+if missing then
+    print("skipped: " .. missing)
 end
+
+-- Else machine code is read byte by byte.
+cuda.has_cuobjdump = is_there("cuobjdump")
 
 -- First line of every setUp. From then on, cuda.root is a copy of the tree.
 function cuda.need_tools()
@@ -34,16 +37,17 @@ function cuda.sh(line, ...)
 end
 
 -- Generates and compiles a pack in the tree `root`, as far as it is not there: the whole SKU, or what
--- options leave of it. Returns {fatbins (paths), variants (by name of a kernel)}.
+-- options leave of it. Returns {root, shards ({fatbin, source, arch}), variants (by name of a kernel)}.
 function cuda.pack(root, sku, options)
     local out = "generated" .. (options and "/" .. options:gsub("%W+", "_") or "")
     local folder = out .. "/" .. sku
     local arguments = sku .. " " .. (options or "")
     cuda.sh("cd '%s' && lua5.4 gen/main.lua %s --out %s && ninja --quiet -f %s/build.ninja", root, arguments, out,
         folder)
-    local pack = { fatbins = {}, variants = {} }
-    for name in cuda.sh("ls '%s/%s'/obj/*.fatbin", root, folder):gmatch("%S+") do
-        table.insert(pack.fatbins, name)
+    local pack = { root = root, shards = {}, variants = {} }
+    for name in cuda.sh("ls '%s/%s/obj'", root, folder):gmatch("(%S+)%.fatbin") do
+        table.insert(pack.shards, { fatbin = ("%s/%s/obj/%s.fatbin"):format(root, folder, name),
+            source = ("%s/src/%s.cu"):format(folder, name), arch = tonumber(name:match("_sm(%d+)")) })
     end
     for name in helper.gen(root, arguments .. " --list"):gmatch("(%S+) +%S+ +%x+\n") do
         local v = assert(variant.parse(name))
@@ -52,6 +56,17 @@ function cuda.pack(root, sku, options)
         end
     end
     return pack
+end
+
+-- Kernels in the code of a shard, as sass.parse returns them.
+function cuda.kernels(root, shard)
+    if cuda.has_cuobjdump then
+        return sass.parse(cuda.sh("cuobjdump -sass '%s'", shard.fatbin),
+            cuda.sh("cuobjdump -res-usage '%s'", shard.fatbin))
+    end
+    local said = cuda.sh("cd '%s' && nvcc -cubin -arch=sm_%d -std=c++17 -Xptxas -v -Itemplates -o x.cubin %s",
+        root, shard.arch, shard.source)
+    return opcodes.parse(files.read(root .. "/x.cubin"), said, shard.arch)
 end
 
 return cuda

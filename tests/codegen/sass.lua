@@ -5,10 +5,11 @@
 local sass = {}
 
 -- `/*0100*/  @!P0 BRA P1, 0x3b0 ;`
-local LINE = "^%s+/%*(%x+)%*/%s+(@?!?U?P?[%dT]*)%s*([A-Z][%w_.]*)%s*([^;]*);"
+local LINE = "^%s+/%*(%x+)%*/%s+([^;]*);"
+local GUARD, INSTRUCTION = "^@(!?U?P[%dT]+)%s+(.*)$", "^([A-Z][%w_.]*)%s*(.*)$"
 
 -- What cuobjdump -sass and -res-usage print -> a list of {name, arch, registers, stack, code}; code is a
--- list of {at, guard, op, args, to}, `to` being the index of a branch's target.
+-- list of {at, guard (or nil), op, args, to}, `to` being the index of a branch's target.
 function sass.parse(listing, usage)
     local kernels, arch, kernel = {}, nil, nil
     for line in listing:gmatch("[^\n]+") do
@@ -18,8 +19,10 @@ function sass.parse(listing, usage)
             kernel = { name = name, arch = arch, code = {}, index = {} }
             kernels[#kernels + 1] = kernel
         end
-        local at, guard, op, args = line:match(LINE)
+        local at, text = line:match(LINE)
         if at then
+            local guard, rest = text:match(GUARD)
+            local op, args = (rest or text):match(INSTRUCTION)
             table.insert(kernel.code, { at = tonumber(at, 16), guard = guard, op = op, args = args })
             kernel.index[tonumber(at, 16)] = #kernel.code
         end
@@ -40,7 +43,7 @@ end
 -- Indices that may follow i.
 local function next_of(code, i)
     local at = code[i]
-    local always = at.guard == "" and not at.args:find("^!?U?P")
+    local always = not at.guard and not at.args:find("^!?U?P")
     if at.to then
         return at.to, not always and i + 1 or nil
     elseif always and (at.op == "EXIT" or at.op:find("^RET")) then
