@@ -49,7 +49,7 @@ function sets.gpu(options)
     host("e12", both, { 256, 512 }, { 1 }, "any", seq)
     host("e12", both, { 256 }, { 2 }, "any", seq)
     host("e12", { "os" }, { 256 }, { 1 }, "own", either)
-    host("flag", both, { 320 }, { 2, 4 }, "any", seq)
+    host("flag", both, { 320 }, { 1, 2, 4 }, "any", seq)
     host("flag", both, { 576 }, { 1, 2 }, "any", seq)
     return list
 end

@@ -45,8 +45,10 @@ tactics.axes = {
         { text = "sm86", code = "SM86", number = 10, family = "cuda" },
         { text = "sm89", code = "SM89", number = 11, family = "cuda" },
         { text = "sm90", code = "SM90", number = 12, family = "cuda" },
-        { text = "sm100", code = "SM100", number = 13, family = "cuda" },
-        { text = "sm120", code = "SM120", number = 14, family = "cuda" },
+        { text = "sm100", code = "SM100", number = 13, family = "cuda",
+            two_shot_more = 1.8, ring_more = 1.3 },
+        { text = "sm120", code = "SM120", number = 14, family = "cuda",
+            two_shot_more = 1.8, ring_more = 1.3 },
     } },
     { field = "unroll", prefix = "u", min = 1, max = 8 }, -- vectors in flight per loop turn
     { field = "copy", only = "cpu", list = "RF_COPY_LIST", values = {
@@ -119,18 +121,16 @@ function tactics.whole_rows(hidden, dtype)
         :format(hidden, dtype, bytes, PACK)
 end
 
--- Registers that a thread of a CUDA kernel takes, about, and most that it may have.
+-- Registers that a thread of a CUDA kernel takes, about, so that ptxas spills none, and most that it may
+-- have. Fitted to what ptxas 13.0 said of sm90 and sm120.
 function tactics.registers(v)
-    local needed = 4 * v.unroll * (v.world + 2) + 40 -- packs of every rank, own and ahead
-    if v.wire == "flag" then
-        needed = needed + 2 * v.unroll * v.world -- and where they lie
-    elseif v.algo == "ts" then
-        needed = needed + v.world
-    end
-    if v.rank == "any" then
-        needed = needed + v.unroll * v.world
-    end
-    return needed, math.min(255, 65536 // v.threads)
+    local isa, flag, two_shot = tactics.row.isa[v.isa], v.wire == "flag", v.algo == "ts"
+    local n = 40 + 4 * v.unroll * (v.world + 2) -- packs of every rank, own and ahead
+    n = n + (flag and 2 * v.unroll * v.world or 0) -- where they lie
+    n = n + (two_shot and (flag and 4 * v.unroll * (v.world - 1) or v.world) or 0) -- and those to send
+    n = n + (v.rank == "any" and v.unroll * v.world or 0)
+    n = math.floor(two_shot and n * (flag and isa.ring_more or not flag and isa.two_shot_more or 1) or n)
+    return n, math.min(255, 65536 // v.threads)
 end
 
 -- Why a variant cannot be: each rule returns the reason, or nil. `isa` is the row of v.isa.

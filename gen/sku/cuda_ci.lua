@@ -20,7 +20,7 @@ return {
         {
             op = { "ar" }, world = { 2, 4 }, dtype = { "bf16" }, hidden = { 0 },
             algo = { "os", "ts" }, transport = { "host" }, wire = { "flag" }, isa = { "sm90" },
-            unroll = { 4 }, threads = { 320 }, rank = { "any" }, launch = { "seq" },
+            unroll = { 2 }, threads = { 320 }, rank = { "any" }, launch = { "seq" },
         },
     },
 }

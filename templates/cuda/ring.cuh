@@ -3,10 +3,10 @@
  * which the buffer holds RF_RING_WINDOW at a time.
  *
  * Turn k of a lane, on every rank:
- *     workers (all warps but two) store chunk k into the own region
+ *     workers (all warps but two) have stored chunk k into the own region
  *     block barrier k; before it the watcher has seen that every peer announced turn k - LAG
  *     announcer (a thread): one fence, then the own flag says that turn k is done
- *     workers read the peers' chunk k - LAG and sum it
+ *     workers issue the loads of the peers' chunk k - LAG, store chunk k + 1, then sum
  *     two-shot only: workers read the peers' sums of chunk k - 2 LAG - 1
  * So the posted stores of one chunk, the fence behind the one before and the reads of an older one
  * go on at once, and the watcher polls ahead of the workers.
@@ -136,9 +136,10 @@ RF_DEVICE void ring_send(const rf_ring *r, uint32_t chunk)
     }
 }
 
-RF_DEVICE void ring_reduce(const rf_ring *r, uint32_t chunk)
+/* The peers' pieces that this rank sums, and its own. */
+RF_DEVICE void ring_collect(const rf_ring *r, uint32_t chunk, rf_pack16 (*v)[RF_MAX_WORLD],
+                            rf_pack16 *own)
 {
-    rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD], own[RF_RING_MAX_UNROLL];
     uint32_t part = r->parts == 1 ? 0 : r->rank;
 #pragma unroll
     for (uint32_t u = 0; u < r->unroll; u++) {
@@ -153,6 +154,12 @@ RF_DEVICE void ring_reduce(const rf_ring *r, uint32_t chunk)
             own[u] = tensor_load(&r->t, part * r->part + i);
         }
     }
+}
+
+RF_DEVICE void ring_reduce(const rf_ring *r, uint32_t chunk, rf_pack16 (*v)[RF_MAX_WORLD],
+                           const rf_pack16 *own)
+{
+    uint32_t part = r->parts == 1 ? 0 : r->rank;
 #pragma unroll
     for (uint32_t u = 0; u < r->unroll; u++) {
         uint32_t i = ring_index(r, chunk, u);
@@ -238,11 +245,11 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
     /* the last turn that somebody waits for, and the last one */
     uint32_t announced = parts == 1 ? r.chunks - 1 : r.chunks + RF_RING_LAG;
     uint32_t last = announced + RF_RING_LAG;
+    if (works) {
+        ring_send(&r, 0);
+    }
     for (uint32_t k = 0; k <= last; k++) {
         uint32_t failed = 0;
-        if (works && k < r.chunks) {
-            ring_send(&r, k);
-        }
         if (watches && k >= RF_RING_LAG) {
             failed = !ring_watch(&r, thread - RF_WARP, k - RF_RING_LAG + 1, &since);
         }
@@ -253,11 +260,21 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
             fence_sys();
             store_u64_sys(ring_flag_at(&r, rank), ring_flag(&r, k + 1));
         }
-        if (works && k >= RF_RING_LAG && k - RF_RING_LAG < r.chunks) {
-            ring_reduce(&r, k - RF_RING_LAG);
-        }
-        if (works && parts > 1 && k > 2 * RF_RING_LAG) {
-            ring_gather(&r, k - 2 * RF_RING_LAG - 1);
+        if (works) {
+            rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD], own[RF_RING_MAX_UNROLL];
+            uint32_t reduces = k >= RF_RING_LAG && k - RF_RING_LAG < r.chunks;
+            if (reduces) {
+                ring_collect(&r, k - RF_RING_LAG, v, own);
+            }
+            if (k + 1 < r.chunks) { /* while those are on their way */
+                ring_send(&r, k + 1);
+            }
+            if (reduces) {
+                ring_reduce(&r, k - RF_RING_LAG, v, own);
+            }
+            if (parts > 1 && k > 2 * RF_RING_LAG) {
+                ring_gather(&r, k - 2 * RF_RING_LAG - 1);
+            }
         }
     }
 }

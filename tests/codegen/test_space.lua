@@ -202,7 +202,7 @@ function Space.test_feasible_says_why_not()
         { { wire = "nan" }, "transport host signals through wire e12 or flag, not nan" },
         { { world = 1, algo = "os" }, "nothing goes through host memory in a world of 1" },
         { { threads = 64 }, "64 threads: two warps of a ring's block announce and watch" },
-        { { world = 8, unroll = 4 }, "take about 296 registers" },
+        { { world = 8, unroll = 4 }, "take about 408 registers" },
         { { isa = "avx512" }, "avx512 code cannot use transport host" },
         { { copy = "ca" }, "transport host has no copy" },
         { { hidden = 4096 }, "hidden gains nothing" },

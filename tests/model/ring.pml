@@ -1,8 +1,8 @@
-/* Ring in host memory (templates/cuda/ring.cuh): one lane. In each turn a rank stores a chunk into its
- * own buffer of WINDOW chunks, waits at the block's barrier for what its peers announced LAG turns ago,
- * reads their chunk of then, and in a two-shot, where it has stored the sum of that, their sums of
- * 2 LAG + 1 turns ago. Behind the barrier the announcer fences and raises the flag while the workers go
- * on. Calls take the halves of the buffer in turns; how many chunks and which algorithm, the first rank
+/* Ring in host memory (templates/cuda/ring.cuh): one lane. In each turn a rank, which has stored a chunk
+ * into its own buffer of WINDOW chunks, waits at the block's barrier for what its peers announced LAG
+ * turns ago. Then the announcer fences and raises the flag, while the workers store the next chunk, read
+ * the peers' chunk of then, and in a two-shot, where they store the sum of that, the peers' sums of
+ * 2 LAG + 1 turns ago. Calls take the halves of the buffer in turns; how many chunks and which algorithm, the first rank
  * to come picks. Calls never end: epochs run modulo M.
  *
  * Stores are delayed, in any order but that of one word; a kernel ends when they are complete. */
@@ -110,13 +110,13 @@ inline pick() {
     }
 }
 
-inline send() {
+inline send(c) {
     d_step {
         q = 0;
         do
-        :: t < chunks[k] && q < PIECES ->
+        :: c < chunks[k] && q < PIECES ->
             if
-            :: (algo[k] == ONE_SHOT && q == 0) || (algo[k] == TWO_SHOT && q != me) -> store(AT(me, t, q), INPUT(t))
+            :: (algo[k] == ONE_SHOT && q == 0) || (algo[k] == TWO_SHOT && q != me) -> store(AT(me, c, q), INPUT(c))
             :: else
             fi;
             q++
@@ -177,10 +177,11 @@ proctype workers(byte me) {
     byte k, t, q, i, announced;
     do
     ::  pick();
+        send(0);
         do
         :: t < announced + LAG ->
-            send();
             barrier();
+            send(t + 1);
             if
             :: t >= LAG && t - LAG < chunks[k] -> reduce(t - LAG)
             :: else
