@@ -241,6 +241,8 @@ static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_
         return "one-shot needs the room of all ranks' tensors";
     if (v->wire == RFI_WIRE_EPOCH && (bytes + 11) / 12 * 16 > slot_bytes)
         return "is for tensors that fit into a slot of host memory";
+    if (v->wire == RFI_WIRE_FLAG && packs > RF_RING_PACKS)
+        return "more packs than the ring counts turns for";
     return packs >> 31 ? "more packs than a kernel counts" : NULL;
 }
 
