@@ -1,5 +1,6 @@
 /* The search itself: every candidate is checked, then measured in interleaved rounds while the
  * field is halved. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,24 +201,47 @@ static size_t half(size_t n)
     return keep > FINALISTS ? keep : n < FINALISTS ? n : FINALISTS;
 }
 
-/* After round 1 the hopeless go, after every second round half of the rest; the baseline never. */
+/* Trials in this state whose variants have these flags. */
+static size_t collect_flagged(const run *r, rfi_trial_state state, unsigned flags,
+                              rfi_tune_trial **field)
+{
+    size_t n = collect(r, state, field), kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (field[i]->variant->flags == flags)
+            field[kept++] = field[i];
+    return kept;
+}
+
+/* Time of the best that a caller who admits `flags` may have instead. */
+static double best_for(const rfi_sweep *w, unsigned flags)
+{
+    double best = INFINITY;
+    for (size_t i = 0; i < w->n; i++) {
+        const rfi_tune_trial *t = &w->trials[i];
+        int ok = t->state >= RFI_SETTLED && t->result.outcome == RFI_OK;
+        double ns = ok ? t->result.median_ns : t->state == RFI_RUNNING ? t->guess_ns : INFINITY;
+        if (!(t->variant->flags & ~flags) && ns < best)
+            best = ns;
+    }
+    return best;
+}
+
+/* After round 1 the hopeless go, after every second round half of the rest; the baseline never.
+ * Each kind of opt-in is a field of its own: callers that do not admit a faster kind need the best
+ * of the others. */
 static void cull(run *r, rfi_tune_trial **field, uint32_t rounds_done)
 {
-    rfi_sweep *w = r->w;
-    size_t n = collect(r, RFI_RUNNING, field);
-    if (n == 0)
-        return;
-    qsort(field, n, sizeof *field, faster);
-    const rfi_tune_trial *known = rfi_sweep_best(w);
-    double best = field[0]->guess_ns;
-    if (known && known->result.median_ns < best)
-        best = known->result.median_ns;
-    size_t keep = rounds_done % 2 == 0 ? half(n) : n;
-    while (keep > 0 && field[keep - 1]->guess_ns > TOO_SLOW * best)
-        keep--;
-    for (size_t i = keep; i < n; i++)
-        if (field[i]->variant != &rfi_baseline) /* by how much it loses is worth knowing */
-            rfi_sweep_settle(w, field[i], RFI_DROPPED);
+    for (unsigned flags = 0; flags <= RFI_OPT_INS; flags++) {
+        size_t n = collect_flagged(r, RFI_RUNNING, flags, field);
+        qsort(field, n, sizeof *field, faster);
+        double best = best_for(r->w, flags);
+        size_t keep = rounds_done % 2 == 0 ? half(n) : n;
+        while (keep > 0 && field[keep - 1]->guess_ns > TOO_SLOW * best)
+            keep--;
+        for (size_t i = keep; i < n; i++)
+            if (field[i]->variant != &rfi_baseline) /* by how much it loses is worth knowing */
+                rfi_sweep_settle(r->w, field[i], RFI_DROPPED);
+    }
 }
 
 /* Samples that all rounds will take. */
@@ -231,9 +255,19 @@ static double samples_planned(size_t n, uint32_t rounds)
     return sum;
 }
 
-static double sample_ns(const run *r, size_t n, uint32_t rounds)
+/* The same for all that are in this state. */
+static double samples_of(const run *r, rfi_trial_state state, rfi_tune_trial **field)
 {
-    double left = (r->until - rfi_seconds()) * 1e9, samples = samples_planned(n, rounds);
+    double sum = 0;
+    for (unsigned flags = 0; flags <= RFI_OPT_INS; flags++)
+        sum +=
+            samples_planned(collect_flagged(r, state, flags, field), r->w->session->options.rounds);
+    return sum;
+}
+
+static double sample_ns(const run *r, double samples)
+{
+    double left = (r->until - rfi_seconds()) * 1e9;
     double each = samples > 0 ? left / samples : 0;
     return each < SAMPLE_NS_MIN ? SAMPLE_NS_MIN : each > SAMPLE_NS_MAX ? SAMPLE_NS_MAX : each;
 }
@@ -241,20 +275,20 @@ static double sample_ns(const run *r, size_t n, uint32_t rounds)
 static rf_result rounds(run *r, rfi_tune_trial **field, double *scratch, rf_error *err)
 {
     uint32_t n_rounds = r->w->session->options.rounds;
-    size_t n = collect(r, RFI_RUNNING, field);
+    double samples = samples_of(r, RFI_RUNNING, field);
     rf_result rc = RF_OK, db = RF_OK;
     r->until = r->rounds_until;
     for (uint32_t k = 0; k < n_rounds && rc == RF_OK && db == RF_OK && !out_of_time(r); k++) {
         size_t running = k == 0 ? collect_by_promise(r, RFI_RUNNING, field)
                                 : collect_shuffled(r, RFI_RUNNING, field);
-        double ns = k == 0 ? PILOT_NS : sample_ns(r, n, n_rounds);
+        double ns = k == 0 ? PILOT_NS : sample_ns(r, samples);
         rc = round_of(r, field, running, ns, scratch, err);
         if (rc == RF_OK && !out_of_time(r))
             cull(r, field, k + 1);
         if (rc == RF_OK)
             db = rfi_sweep_record(r->w, err);
     }
-    n = collect(r, RFI_RUNNING, field);
+    size_t n = collect(r, RFI_RUNNING, field);
     for (size_t i = 0; i < n; i++) {
         if (field[i]->n)
             rfi_sweep_settle(r->w, field[i], RFI_OK);
@@ -316,12 +350,13 @@ rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, r
 {
     const rfi_session *s = w->session;
     run r = plan_run(w, until, done, share);
-    w->planned = (double)w->missing + samples_planned(w->missing, s->options.rounds);
     rfi_tune_trial **field = calloc(w->n + 1, sizeof *field);
     double *scratch = calloc(s->options.rounds, sizeof *scratch);
     rf_result rc = RF_OK;
     if (!field || !scratch)
         rc = rfi_fail(err, RF_E_MEMORY, 0, "tune", "no memory for %zu candidates", w->n);
+    if (rc == RF_OK)
+        w->planned = (double)w->missing + samples_of(&r, RFI_MISSING, field);
     if (rc == RF_OK && w->missing)
         rc = check_all(&r, field, err);
     if (rc == RF_OK && w->missing)

@@ -70,6 +70,22 @@ static const rf_pack fake_pack = {
     RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_2, 1, sizeof fakes / sizeof *fakes, fake_shards,
 };
 
+/* Its only variant for everybody is slower by far than the dependent one. */
+static const rf_variant unlike[] = {
+    FAKE('s', kernel_slow),
+    {.hash = {0xFA, 'd'},
+     .name = "kernel_dependent",
+     .world = 2,
+     .unroll = 1,
+     .flags = RF_VARIANT_DEPENDENT,
+     .entry = kernel_good},
+};
+static const rf_shard unlike_shard = {.name = "unlike", .world = 2, .n = 2, .variants = unlike};
+static const rf_shard *const unlike_shards[] = {&unlike_shard};
+static const rf_pack unlike_pack = {
+    RF_ABI, sizeof(rf_pack), "unlike", "cc", &rfi_abi_2, 1, 2, unlike_shards,
+};
+
 static void find_honest(void)
 {
     for (uint32_t s = 0; s < rf_pack_cpu_small.n_shards; s++)
@@ -166,6 +182,7 @@ static void path_of(const char *name, char out[300])
 }
 
 static uint32_t comm_flags;
+static const rf_pack *comm_pack = &fake_pack;
 
 /* Every test has a database of its own name; NULL = no store. */
 static rank_comm open_comm(int rank, int world, const char *db)
@@ -174,7 +191,7 @@ static rank_comm open_comm(int rank, int world, const char *db)
     rf_error err = {0};
     rf_bootstrap boot;
     char name[64], path[300];
-    const rf_pack *packs[] = {&fake_pack};
+    const rf_pack *packs[] = {comm_pack};
     rf_config config = RF_CONFIG_INIT;
     config.packs = packs;
     config.n_packs = 1;
@@ -432,6 +449,25 @@ static void test_tuned_with_an_opt_in_is_tuned_without(void **state)
     ranks_shared_free(o, sizeof *o);
 }
 
+static void unlike_opt_ins(int rank, int world, void *arg)
+{
+    comm_pack = &unlike_pack;
+    opt_ins(rank, world, arg);
+}
+
+static void test_the_best_without_an_opt_in_is_not_dropped_for_one_with_it(void **state)
+{
+    (void)state;
+    opt_in *o = ranks_shared(sizeof *o);
+    o->db = "unlike";
+    o->flags[0] = RF_DEPENDENT;
+    RANKS_ASSERT(ranks_run(2, unlike_opt_ins, o, NULL));
+    assert_string_equal(o->plan[0].variant, "kernel_dependent");
+    assert_int_equal(o->summary[1].warm, 1);
+    assert_string_equal(o->plan[1].variant, "kernel_slow");
+    ranks_shared_free(o, sizeof *o);
+}
+
 /* Its pack has nothing lossy: to admit that changes nothing. */
 static void test_an_opt_in_that_no_variant_needs_changes_nothing(void **state)
 {
@@ -681,6 +717,7 @@ int main(void)
         cmocka_unit_test(test_a_warm_database_answers_without_measuring),
         cmocka_unit_test(test_what_an_opt_in_adds_is_all_that_is_measured),
         cmocka_unit_test(test_tuned_with_an_opt_in_is_tuned_without),
+        cmocka_unit_test(test_the_best_without_an_opt_in_is_not_dropped_for_one_with_it),
         cmocka_unit_test(test_an_opt_in_that_no_variant_needs_changes_nothing),
         cmocka_unit_test(test_forced_sessions_measure_again_and_decide_the_same),
         cmocka_unit_test(test_a_killed_session_is_gone_on_with),
