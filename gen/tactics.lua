@@ -3,6 +3,9 @@
 
 local tactics = {}
 
+-- How many times as many registers a two-shot kernel takes there, by wire and rank (ptxas 13.0).
+local BLACKWELL = { ["nan own"] = 1.8, ["nan any"] = 2.1, ["e12 any"] = 1.8, ["flag any"] = 1.3 }
+
 -- The axes, in the order of a variant's name. An axis is either a list of the X-macro `list` in
 -- templates/abi.h - rows of {text, code, number} equal to its lines, plus what the rules below need
 -- - or a number with a prefix, or a choice that sets the field `c` of rf_variant. tests/codegen
@@ -45,10 +48,8 @@ tactics.axes = {
         { text = "sm86", code = "SM86", number = 10, family = "cuda" },
         { text = "sm89", code = "SM89", number = 11, family = "cuda" },
         { text = "sm90", code = "SM90", number = 12, family = "cuda" },
-        { text = "sm100", code = "SM100", number = 13, family = "cuda",
-            two_shot_more = 1.8, ring_more = 1.3 },
-        { text = "sm120", code = "SM120", number = 14, family = "cuda",
-            two_shot_more = 1.8, ring_more = 1.3 },
+        { text = "sm100", code = "SM100", number = 13, family = "cuda", two_shot_more = BLACKWELL },
+        { text = "sm120", code = "SM120", number = 14, family = "cuda", two_shot_more = BLACKWELL },
     } },
     { field = "unroll", prefix = "u", min = 1, max = 8 }, -- vectors in flight per loop turn
     { field = "copy", only = "cpu", list = "RF_COPY_LIST", values = {
@@ -124,13 +125,13 @@ end
 -- Registers that a thread of a CUDA kernel takes, about, so that ptxas spills none, and most that it may
 -- have. Fitted to what ptxas 13.0 said of sm90 and sm120.
 function tactics.registers(v)
-    local isa, flag, two_shot = tactics.row.isa[v.isa], v.wire == "flag", v.algo == "ts"
+    local flag, two_shot = v.wire == "flag", v.algo == "ts"
+    local more = two_shot and tactics.row.isa[v.isa].two_shot_more or {}
     local n = 40 + 4 * v.unroll * (v.world + 2) -- packs of every rank, own and ahead
     n = n + (flag and 2 * v.unroll * v.world or 0) -- where they lie
     n = n + (two_shot and (flag and 4 * v.unroll * (v.world - 1) or v.world) or 0) -- and those to send
     n = n + (v.rank == "any" and v.unroll * v.world or 0)
-    n = math.floor(two_shot and n * (flag and isa.ring_more or not flag and isa.two_shot_more or 1) or n)
-    return n, math.min(255, 65536 // v.threads)
+    return math.floor(n * (more[v.wire .. " " .. v.rank] or 1)), math.min(255, 65536 // v.threads)
 end
 
 -- Why a variant cannot be: each rule returns the reason, or nil. `isa` is the row of v.isa.
