@@ -9,9 +9,10 @@ reached and whether that is enough. Our time is "dep", tuned with dependent laun
 slower" allows for the noise of A against A.
 
 The measurements that we ship are that folder's *.sql, as `rankfold db export` wrote them, a file for
-each world and transport: copy them to db/hosts/ under the name of the machine (w2-peer.sql ->
-h200x2-nvlink.sql, w2-host.sql -> h200x2-host.sql; of earlier builds of the kernels nothing is lost
-with a file that is replaced, but for dtypes that were not measured again), then `ninja product`.
+each world and transport. A world's go into one file in db/hosts/, named after the machine: `rankfold db
+init`, `db import` of each, `db export >db/hosts/h200x2-nvlink.sql`, then `ninja product`. Of earlier
+builds of the kernels nothing is lost with a file that is replaced, but for dtypes that were not
+measured again. The SKU has to have the variants that won.
 """
 import glob
 import html
