@@ -22,6 +22,11 @@ extern const char rfi_schema_sql[];
     "WHERE d.hw_fp = ?1 AND d.architecture = ?2 AND d.op = ?3 AND d.world = ?4 AND d.dtype = ?5 "  \
     "AND d.mode = ?6 AND d.admits = ?11 AND d.hidden = ?7 AND "
 
+/* Of several environments one with the caller's transports, and of those the latest. */
+#define RFI_BEST_ENV                                                                               \
+    "(SELECT instr(e.env_text, ?12) FROM environment e WHERE e.env_fp = d.env_fp) = 0, "           \
+    "c.started_utc DESC, d.campaign DESC"
+
 #define RFI_SHAPES_OF_HOST                                                                         \
     "FROM campaign c CROSS JOIN shape s ON s.campaign = c.campaign "                               \
     "WHERE c.hw_fp = ?1 AND c.architecture = ?2 AND s.op = ?3 AND s.world = ?4 AND s.dtype = ?5 "  \
@@ -33,13 +38,11 @@ extern const char rfi_schema_sql[];
 #define RFI_SQL_LIST(X)                                                                            \
     X(SAME_ENV, RFI_DECISION_COLUMNS "d.bucket_bytes = ?8 AND d.env_fp = ?9")                      \
     X(OTHER_ENV, RFI_DECISION_COLUMNS "d.bucket_bytes = ?8 AND d.env_fp <> ?9 "                    \
-                                      "ORDER BY c.started_utc DESC, d.campaign DESC LIMIT 1")      \
+                                      "ORDER BY " RFI_BEST_ENV " LIMIT 1")                         \
     X(BELOW, RFI_DECISION_COLUMNS "d.bucket_bytes < ?8 ORDER BY d.bucket_bytes DESC, "             \
-                                  "d.env_fp = ?9 DESC, c.started_utc DESC, d.campaign DESC "       \
-                                  "LIMIT 1")                                                       \
+                                  "d.env_fp = ?9 DESC, " RFI_BEST_ENV " LIMIT 1")                  \
     X(ABOVE, RFI_DECISION_COLUMNS "d.bucket_bytes > ?8 ORDER BY d.bucket_bytes, "                  \
-                                  "d.env_fp = ?9 DESC, c.started_utc DESC, d.campaign DESC "       \
-                                  "LIMIT 1")                                                       \
+                                  "d.env_fp = ?9 DESC, " RFI_BEST_ENV " LIMIT 1")                  \
     X(ENV_TEXT, "SELECT env_text FROM environment WHERE env_fp = ?1")                              \
     X(GENERATION, "SELECT generation FROM generation WHERE one = 1")                               \
     X(SWEPT, "SELECT 1 " RFI_SHAPES_OF_HOST                                                        \

@@ -107,8 +107,16 @@ typedef struct asked {
     layer *layer;
 } asked;
 
+/* The line of `text` that begins so, with its ends, or "", which is found in every text. */
+static void bind_line(sqlite3_stmt *statement, int at, const char *text, const char *begin)
+{
+    const char *line = strstr(text, begin);
+    int length = line ? (int)(strcspn(line + 1, "\n") + 2) : 0;
+    sqlite3_bind_text(statement, at, line ? line : "", length, SQLITE_TRANSIENT);
+}
+
 /* ?1 hw, ?2 arch, ?3 op, ?4 world, ?5 dtype, ?6 mode, ?7 hidden, ?8 bucket, ?9 env, ?10 rows, ?11
- * admits: as many as the statement has. 0 = a code that no database can know. */
+ * admits, ?12 transports: as many as the statement has. 0 = a code that no database can know. */
 static int bind_key(sqlite3_stmt *statement, const rfi_key *key)
 {
     char hw[RFI_HEX], env[RFI_HEX];
@@ -128,6 +136,8 @@ static int bind_key(sqlite3_stmt *statement, const rfi_key *key)
         sqlite3_bind_int64(statement, 10, (sqlite3_int64)key->rows);
     if (sqlite3_bind_parameter_count(statement) >= 11)
         rfi_db_bind_texts(statement, 11, 1, &admits);
+    if (sqlite3_bind_parameter_count(statement) >= 12)
+        bind_line(statement, 12, key->env->text, "\ntransports=");
     return 1;
 }
 

@@ -174,6 +174,23 @@ static void other_transports_are_not_answered(void **state)
     assert_int_equal(ask(f->store, &key, facts_have_all).rung, RF_RUNG_EXACT);
 }
 
+/* ... also where an environment with other transports was tuned later. */
+static void of_several_environments_one_with_the_transports_answers(void **state)
+{
+    fixture *f = *state;
+    facts_place both = facts_at(HW_TEXT, ENV_TEXT "transports=peer,host\n");
+    facts_place host = facts_at(HW_TEXT, ENV_TEXT "transports=host\n");
+    facts_place later = facts_at(HW_TEXT, "r0.kernel=7.0\ntransports=peer,host\n");
+    rfi_key key = facts_key(&later, 4, 4096);
+    tune(f, f->store, &both, 4);
+    tune(f, f->store, &host, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_OTHER_ENV);
+    assert_null(strstr(d.reason, "transports"));
+    key = facts_key(&later, 8, 4096);
+    assert_int_equal(ask(f->store, &key, facts_have_all).rung, RF_RUNG_NEAREST);
+}
+
 static void what_a_file_says_stays_on_one_line(void **state)
 {
     fixture *f = *state;
@@ -543,6 +560,7 @@ int main(void)
         FACT(an_empty_store_says_what_to_run),
         FACT(another_environment_is_stale_and_named),
         FACT(other_transports_are_not_answered),
+        FACT(of_several_environments_one_with_the_transports_answers),
         FACT(what_a_file_says_stays_on_one_line),
         FACT(another_build_is_stale),
         FACT(any_hidden_is_served_by_generic_variants),
