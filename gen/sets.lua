@@ -11,10 +11,20 @@ local KNOWN = { isa = "string", pcie = "boolean", known_ranks = "boolean" }
 --     isa          of the code
 --     pcie         peers are reached through PCIe: more packs in flight to choose from
 --     known_ranks  false: no kernels that know their rank
--- What was measured on two H200s over NVLink: such kernels beat the others up to 1 MiB by 0.1 to 0.2 us
--- (5 to 8 %), dependent launch saves another 0.3 to 0.4 us where the caller allows it, and more packs in
--- flight per thread gain nothing where the grid can grow instead, so that two sizes of it are left for
--- the largest tensors.
+-- How many times as fast two H200s were with the first of two kinds, each at its best (bf16, graphs; sizes
+-- without a figure: one of them was dropped early, or ran with another block size only):
+--                             2 Ki   8 Ki  64 Ki  256 Ki   1 Mi   4 Mi  16 Mi
+--     peers (NVLink)
+--       knows its rank        1.03   1.08   1.06    1.05
+--       dependent launch      1.49   1.32   1.27    1.21   1.07   1.03   1.01
+--       one-shot              2.26   2.15   2.02    1.70          1.04         over two-shot
+--       2 or 4 packs a turn   0.62   0.63   0.67    0.63                      over 1
+--     host memory (PCIe)
+--       knows its rank               1.01   0.99
+--       dependent launch      1.05   1.03   1.07    1.06   1.01
+--       2 packs a turn                                     0.95   1.01        over 1
+-- So kernels that know their rank have one pack in flight, at all sizes; more gain nothing
+-- where the grid can grow instead, and two sizes of it are left for the largest tensors and for PCIe.
 function sets.gpu(options)
     for key, value in pairs(options) do
         if type(value) ~= KNOWN[key] then

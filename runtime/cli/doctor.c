@@ -215,8 +215,10 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     if (rf_cli_comm_open(&j->setup, boot, &c))
         return RF_CLI_FAILURE;
     if (rf_prepare(c.comm, 0, j->shapes.list, j->shapes.n, &err) != RF_OK) {
+        if (boot->rank == 0)
+            print_finding(0, "shapes", err.text);
         rf_cli_comm_close(&c, 0);
-        return rf_cli_failed("preparing", &err);
+        return RF_CLI_FAILURE;
     }
     if (boot->rank == 0)
         print_transports(c.comm);
