@@ -8,6 +8,7 @@
  * (collective, slow, does everything that can fail), and then calls rf_all_reduce (local, fast: one
  * table look-up and one launch).
  *
+ *     RF_DECLARE_PACK(cpu);
  *     rf_bootstrap boot;
  *     rf_comm *comm;
  *     rf_error err = {0};
@@ -18,6 +19,7 @@
  *
  *     rf_bootstrap_env(&boot, &err);                             // RANK, WORLD_SIZE, ...
  *     rf_comm_create(&cfg, &boot, &comm, &err);                  // collective
+ *     rf_bootstrap_free(&boot);
  *     rf_prepare(comm, 0, &shape, 1, &err);                      // collective: 16 rows of 4096
  *     rf_all_reduce(comm, 0, x, x, 16 * 4096, RF_BF16, NULL);    // in == out: in place
  *     rf_comm_close(comm, 5000, &err);                           // collective
