@@ -53,6 +53,7 @@ EAGER, GRAPH = 0, 1
 CPU, CUDA = 0, 1
 REASSOC, LOSSY, DEPENDENT, SHARE_DEVICE, OPT_IN, NO_PEER = 1, 2, 4, 8, 16, 32  # flags of a Communicator
 STORE_READ = 1
+MOST_COUNT = 1 << 40  # elements; the library's own limit is less
 
 ALLGATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t, c_int)
 LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -265,8 +266,12 @@ NOTE_BYTES = 512
 
 def agree(group, reason, terms="", timeout=60):
     """Why the group does not go on, the same on all ranks: a rank's reason, or terms that differ. None: it does."""
-    note = b"".join(text.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0") for text in (reason or "", terms))
-    notes = group.allgather(note, timeout)
+    texts = (text.encode(errors="replace") for text in (reason or "", terms))
+    note = b"".join(text[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0") for text in texts)
+    notes = list(group.allgather(note, timeout))
+    sizes = [len(part) for part in notes]
+    if sizes != [len(note)] * group.world:
+        raise ValueError(f"allgather gave {sizes} bytes, expected {len(note)} of each rank")
     texts = [[part.rstrip(b"\0").decode(errors="replace") for part in (note[:NOTE_BYTES], note[NOTE_BYTES:])]
              for note in notes]
     for rank, (theirs, _) in enumerate(texts):
@@ -414,7 +419,7 @@ class Communicator:
             terms = self._read(hidden_dim, dtype, capture_sizes, tune_seconds)
             config = self._configure(group, tune_cache, tune_seconds)
         except Exception as error:
-            reason = str(error)
+            reason = str(error) or repr(error)  # some have no text
         reason = agree(group, reason, terms)
         if reason:
             return reason
@@ -423,7 +428,7 @@ class Communicator:
             self.prepare(self._sizes)
             self._tune(tune_seconds)
         except Exception as error:
-            reason = str(error)
+            reason = str(error) or repr(error)  # some have no text
         return agree(group, reason)
 
     def _read(self, hidden_dim, dtype, capture_sizes, tune_seconds):
@@ -438,6 +443,8 @@ class Communicator:
             raise ValueError(f"tune_seconds is {tune_seconds!r}, expected 0 to 86400")
         self._device = device_of(self._device_name)
         self._max_count = self._sizes[-1] * self._hidden
+        if self._max_count > MOST_COUNT:  # ctypes would cut it down to 64 bits
+            raise ValueError(f"{self._sizes[-1]} rows of {hidden_dim} elements are more than {MOST_COUNT}")
         kind, sizes = self._device.name.partition(":")[0], f"{len(self._sizes)} sizes up to {self._sizes[-1]}"
         return f"{kind}, {sizes} x {hidden_dim} {list(DTYPES)[self._dtype]}, tune_seconds {tune_seconds}"
 
@@ -477,7 +484,7 @@ class Communicator:
             if address:
                 self._lib.rf_baseline_nccl(address, ctypes.byref(baseline), None)
         except Exception as error:
-            baseline.name = str(error).encode()[:159]
+            baseline.name = (str(error) or repr(error)).encode(errors="replace")[:159]
         code = self._lib.rf_comm_baseline(self._comm, ctypes.byref(baseline), ctypes.byref(err))
         if code != RESULTS["E_BACKEND"]:
             check(code, err)

@@ -146,7 +146,9 @@ class Unanimous(unittest.TestCase):
                 ("rank 1: a capture size is 0", {"capture_sizes": [4, 0]}),
                 ("rank 1: capture_sizes is empty", {"capture_sizes": []}),
                 ("rank 1: tune_seconds is -1", {"tune_seconds": -1}),
-                ("rank 1: 'NoneType'", {"capture_sizes": None})):
+                ("rank 1: 'NoneType'", {"capture_sizes": None}),
+                ("rank 1: dtype is ", {"dtype": "\udcff"}),  # no UTF-8
+                ("rank 1: 1 rows of 18446744073709551624 elements", {"hidden_dim": 2**64 + 8, "capture_sizes": [1]})):
             with self.subTest(pattern):
                 self.verdict(pattern, **arguments)
 
@@ -158,6 +160,18 @@ class Unanimous(unittest.TestCase):
                 ("rank 1.*2 x 64|2 x 64.*rank 1", {"capture_sizes": [1, 2, 16]})):
             with self.subTest(pattern):
                 self.verdict(pattern, **arguments)
+
+    def test_a_failure_without_a_text(self):
+        self.verdict(r"rank 1: MemoryError\(\)",
+                     lambda _: mock.patch.object(rankfold, "load", side_effect=MemoryError).start())
+
+    def test_a_group_that_gives_too_little(self):
+        def rank(group):
+            with mock.patch.object(group, "allgather", lambda *_: []):
+                comm = rankfold.Communicator(group, "cpu")
+                return comm.setup(HIDDEN, "float32", SIZES), comm.disabled
+        reason = "the group failed: ValueError('allgather gave [] bytes, expected 1024 of each rank')"
+        self.assertEqual(run(2, rank), [(False, reason)] * 2)
 
     def test_a_missing_library(self):
         def lose(_):
