@@ -15,9 +15,11 @@ static ncclResult_t absent(void)
     return ncclSystemError;
 }
 
+#define ABSENT "the real libnccl.so.2 was not found; RANKFOLD_NCCL=/absolute/path names it"
+
 static const char *absent_text(void)
 {
-    return "rankfold: the real libnccl.so.2 was not found; RANKFOLD_NCCL=/absolute/path names it";
+    return "rankfold: " ABSENT;
 }
 
 /* ---- where it is ---- */
@@ -97,7 +99,7 @@ static void open_real(void)
     memcpy(&real.ncclGetErrorString, error_string ? &error_string : &at, sizeof at);
     memcpy(&real.ncclGetLastError, last_error ? &last_error : &at, sizeof at);
     if (!library)
-        rfi_shim_say(0, "%s", absent_text());
+        rfi_shim_say(0, ABSENT);
 }
 
 const rfi_nccl *rfi_nccl_real(void)
