@@ -27,16 +27,26 @@ static rf_result open_all(rfi_session *s, rfi_sweep **out, rf_error *err)
     return RF_OK;
 }
 
+/* What callers hand in, as part of one line: databases refuse control characters in a text. */
+static void put_line(const char *text, char *out, size_t size)
+{
+    snprintf(out, size, "%s", text);
+    for (; *out; out++)
+        if (*out < ' ' || *out > '~')
+            *out = '?';
+}
+
 static rf_result begin_campaign(const rfi_session *s, rf_error *err)
 {
-    char policy[256];
+    char policy[256], name[33], filter[65];
     rf_store *store = rfi_store(s->comm);
     const rf_tune_options *o = &s->options;
+    put_line(rfi_has_baseline(s->comm) ? rfi_baseline_name(s->comm) : "", name, sizeof name);
+    put_line(o->variant_filter ? o->variant_filter : "*", filter, sizeof filter);
     snprintf(policy, sizeof policy,
-             "baseline=%.32s\nbudget_ms=%u\nfilter=%.64s\nforce=%u\nrounds=%u\nseed=%llu\n"
+             "baseline=%s\nbudget_ms=%u\nfilter=%s\nforce=%u\nrounds=%u\nseed=%llu\n"
              "statistic=median of rounds, max over ranks\n",
-             rfi_has_baseline(s->comm) ? rfi_baseline_name(s->comm) : "", o->budget_ms,
-             o->variant_filter ? o->variant_filter : "*", o->flags & RF_TUNE_FORCE, o->rounds,
+             name, o->budget_ms, filter, o->flags & RF_TUNE_FORCE, o->rounds,
              (unsigned long long)o->seed);
     char tool[64];
     snprintf(tool, sizeof tool, "rankfold %s", rf_version_string());
