@@ -457,6 +457,8 @@ class Communicator:
             store = c_void_p()
             shipped = _first_file("shipped.db", "../../generated/shipped.db")
             paths = [path and os.fsencode(path) for path in (tune_cache, shipped)]
+            if b"\0" in (paths[0] or b""):
+                raise ValueError(f"tune_cache is {tune_cache!r}, expected the path of a file")
             flags = 0 if tune_seconds else STORE_READ
             check(self._lib.rf_store_open(*paths, flags, ctypes.byref(store), ctypes.byref(err)), err)
             self._store = store
@@ -494,7 +496,12 @@ class Communicator:
         return (rf_shape * len(sizes))(*[rf_shape(0, self._dtype, mode, size, self._hidden) for size in sizes])
 
     def prepare(self, sizes):
-        """Collective. Prepares more sizes, of up to those of setup(). Raises Error on all ranks; earlier ones stand."""
+        """Collective. Prepares more sizes, of up to those of setup(). Raises Error on all ranks; earlier ones stand.
+        ValueError, before the others are asked, for what is no size at all."""
+        self._need_comm()
+        for size in sizes:
+            if _whole("a size", size) > MOST_COUNT // self._hidden:
+                raise ValueError(f"{size} rows of {self._hidden} elements are more than {MOST_COUNT}")
         shapes, err = self._shapes(sizes), rf_error()
         check(self._lib.rf_prepare(self._comm, 0, shapes, len(shapes), ctypes.byref(err)), err)
         self._worth = {}
@@ -533,8 +540,9 @@ class Communicator:
         handle, else on the current one; on "cpu" the call returns when the sum is there. None, with nothing done,
         where the engine's own collective was measured faster: should_use() is False there. Raises ValueError for a
         tensor that should_use() refuses, Error for what the library meets."""
-        if self._comm is None:
-            raise ValueError(f"the communicator cannot be used: {self.disabled}")
+        self._need_comm()
+        if stream is not None and not isinstance(stream, int):
+            raise ValueError(f"stream is {stream!r}, expected a raw handle, a number")
         reason = self._refusal(tensor)
         if out is None:
             out = None if reason else empty_like(tensor)
@@ -554,6 +562,10 @@ class Communicator:
             return None
         error = self._lib.rf_comm_error(self._comm).contents
         raise Error(code, error.text.decode(errors="replace"), error.rank)
+
+    def _need_comm(self):
+        if self._comm is None:
+            raise ValueError(f"the communicator cannot be used: {self.disabled}")
 
     def _refusal(self, tensor):
         if dtype_number(tensor.dtype) != self._dtype:
@@ -591,6 +603,8 @@ class Communicator:
 
     def health(self):
         """The Error that launches met on the device, which replays of graphs cannot raise; or None. Does not wait."""
+        if self._comm is None:
+            return None
         health = rf_health()
         code = self._lib.rf_comm_check(self._comm, ctypes.byref(health)) or health.code
         return Error(code, self._lib.rf_strerror(code).decode(), health.culprit) if code else None
@@ -611,7 +625,7 @@ class Communicator:
         if self._comm is None:
             return
         err = rf_error()
-        if self._lib.rf_comm_close(self._comm, int(timeout * 1000), ctypes.byref(err)):
+        if self._lib.rf_comm_close(self._comm, int(min(max(timeout, 0), 86400) * 1000), ctypes.byref(err)):
             _log(None, 1, err.text)
         self._drop()
         self.disabled = "destroy() was called"

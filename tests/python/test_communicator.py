@@ -99,6 +99,20 @@ class Refusals(unittest.TestCase):
             return wrong
         self.assertEqual(run(2, rank), [[], []])
 
+    def test_what_c_would_take_for_something_else(self):
+        def rank(group):
+            comm, x = ready(group), Tensor((1, HIDDEN))
+            for word, call in (("stream is 'x'", lambda: comm.all_reduce(x, x, stream="x")),
+                               ("a size is 0", lambda: comm.prepare([0])),
+                               ("18446744073709551617 rows", lambda: comm.prepare([2**64 + 1]))):
+                with self.assertRaisesRegex(ValueError, word):
+                    call()
+            with self.assertRaises(rankfold.Error) as caught:
+                comm.prepare([2**20])
+            comm.destroy(timeout=float("inf"))
+            return caught.exception.code
+        self.assertEqual(run(2, rank), [rankfold.RESULTS["E_CAPACITY"]] * 2)
+
     def test_overlapping_tensors_are_the_library_s_to_refuse(self):
         def rank(group):
             comm, x, y = ready(group), Tensor((4, HIDDEN)), Tensor((4, HIDDEN))
@@ -115,6 +129,9 @@ class Refusals(unittest.TestCase):
         self.assertEqual(comm.status(), {"disabled": comm.disabled})
         with self.assertRaisesRegex(ValueError, "setup"):
             comm.all_reduce(x)
+        with self.assertRaisesRegex(ValueError, "setup"):
+            comm.prepare([1])
+        self.assertIsNone(comm.health())
         with comm.capture():
             pass
         comm.destroy()
@@ -151,6 +168,15 @@ class Unanimous(unittest.TestCase):
                 ("rank 1: 1 rows of 18446744073709551624 elements", {"hidden_dim": 2**64 + 8, "capture_sizes": [1]})):
             with self.subTest(pattern):
                 self.verdict(pattern, **arguments)
+
+    def test_a_cache_that_is_no_path(self):
+        def rank(group):
+            comm = rankfold.Communicator(group, "cpu")
+            return comm.setup(HIDDEN, "float32", SIZES, tune_cache="a\0b"), comm.disabled
+        results = run(2, rank)
+        self.assertFalse(results[0][0])
+        self.assertRegex(results[0][1], "rank 0: tune_cache is 'a.x00b'")
+        self.assertEqual(results[0], results[1])
 
     def test_arguments_that_differ(self):
         for pattern, arguments in (
