@@ -6,6 +6,7 @@ local opcodes = {}
 
 -- By the low twelve bits of an instruction, which has sixteen bytes since sm_70.
 local OPS = {
+    [0x381] = "LDG", [0x386] = "STG", -- sm_75, where no uniform register is part of the address
     [0x980] = "LD", [0x981] = "LDG", [0x983] = "LDL", [0x984] = "LDS",
     [0x985] = "ST", [0x986] = "STG", [0x387] = "STL", [0x388] = "STS",
     [0x9a8] = "ATOMG", [0x3a9] = "ATOMG", [0x98e] = "RED",
