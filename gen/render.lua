@@ -81,21 +81,41 @@ function render.shards(entries)
     return shards
 end
 
--- The templates of one transport: what stands above the kernels of a shard, and a kernel.
+-- What the kernels of these entries are made of: a set of "wire" and "wire algo".
+local function uses(entries)
+    local set = {}
+    for _, entry in ipairs(entries) do
+        set[entry.v.wire] = true
+        set[entry.v.wire .. " " .. entry.v.algo] = true
+    end
+    return set
+end
+
+-- The templates of one transport: what stands above the kernels of some entries of a shard, and a
+-- kernel.
 local function family(read, inline, transport)
     local row = tactics.row.transport[transport]
     local folder = ("templates/%s/"):format(row.family)
     local above = ("%sshard.%s.tmpl"):format(folder, row.source)
     local prologue = render.template(read, above)
+    local known = {} -- by text
+    local function text_of(shard, entries)
+        return prologue {
+            dtype = tactics.row.dtype[shard.dtype],
+            isa = tactics.row.isa[shard.isa],
+            uses = uses(entries),
+        }
+    end
     return {
         kernel = render.template(read, ("%skernel.%s.tmpl"):format(folder, row.source)),
         prologue = function(shard)
-            local text = prologue {
-                dtype = tactics.row.dtype[shard.dtype],
-                isa = tactics.row.isa[shard.isa],
-                transport = shard.transport,
-            }
-            return text, inline(text, above)
+            return text_of(shard, shard.entries)
+        end,
+        -- What of it one variant sees, so that an edit of one protocol leaves the hashes of others.
+        source = function(shard, entry)
+            local text = text_of(shard, { entry })
+            known[text] = known[text] or inline(text, above)
+            return known[text]
         end,
     }
 end
@@ -110,8 +130,7 @@ function render.pack(sku, read)
     for _, shard in ipairs(shards) do
         local templates = families[shard.transport] or family(read, inline, shard.transport)
         families[shard.transport] = templates
-        local above
-        shard.prologue, above = templates.prologue(shard)
+        shard.prologue = templates.prologue(shard)
         shard.kernels = 0
         for _, entry in ipairs(shard.entries) do
             local names = { name = entry.name }
@@ -120,8 +139,8 @@ function render.pack(sku, read)
             end
             entry.kernel = templates.kernel(names)
             entry.shard = shard.name
-            entry.source = { above, source.normalise(entry.kernel) }
-            entry.hash = variant.hash(entry.v, abi, above, entry.source[2])
+            entry.source = { templates.source(shard, entry), source.normalise(entry.kernel) }
+            entry.hash = variant.hash(entry.v, abi, entry.source[1], entry.source[2])
             shard.kernels = shard.kernels + tactics.kernels(entry.v)
         end
         kernels = kernels + shard.kernels

@@ -96,14 +96,14 @@ function Source.test_missing_header_is_named()
 end
 
 -- Hashes of a small SKU with some files of the tree changed by edit(text).
-local function hashes(edits)
+local CPU = helper.sku { isa = '{ "scalar", "avx2" }', dtype = '{ "f32", "bf16" }' }
+local function hashes(edits, sku_text)
     local function read(name)
         local text, reason = files.read(name)
         local edit = edits and edits[name]
         return text and (edit and edit(text) or text), reason
     end
-    local text = helper.sku { isa = '{ "scalar", "avx2" }', dtype = '{ "f32", "bf16" }' }
-    local pack = render.pack(assert(sku.parse(text, "test.lua", "test")), read)
+    local pack = render.pack(assert(sku.parse(sku_text or CPU, "test.lua", "test")), read)
     local out = {}
     for _, entry in ipairs(pack.variants) do
         out[entry.name] = entry.hash
@@ -151,6 +151,20 @@ function Source.test_hashes_follow_the_code_of_their_own_instruction_set_only()
     end }
     for name, hash in pairs(hashes()) do
         luaunit.assertEquals(hash ~= after[name], name:find("_avx2_") ~= nil, name)
+    end
+end
+
+function Source.test_hashes_follow_the_code_of_their_own_protocol_only()
+    local host = helper.peer_sku { algo = '{ "os", "ts" }', transport = '{ "host" }',
+        wire = '{ "e12", "flag" }' }
+    local before = hashes(nil, host)
+    for header, pattern in pairs { two_shot = "_ts_host_e12_", ring = "_host_flag_", wire_e12 = "_e12_" } do
+        local after = hashes({ ["templates/cuda/" .. header .. ".cuh"] = function(text)
+            return text .. "\nstatic int changed;\n"
+        end }, host)
+        for name, hash in pairs(before) do
+            luaunit.assertEquals(hash ~= after[name], name:find(pattern) ~= nil, header .. " " .. name)
+        end
     end
 end
 
