@@ -319,10 +319,12 @@ static uint32_t verdict(const rfi_device *d, const rf_params *channel)
     uint32_t word = __atomic_load_n(&page->poison, __ATOMIC_ACQUIRE);
     if (word)
         return word;
-    const unsigned char *region = rfi_cuda_host_of(d, channel->peer[channel->rank]);
-    return region ? __atomic_load_n(&((const rf_control *)(const void *)region)->poison,
-                                    __ATOMIC_ACQUIRE)
-                  : 0;
+    const rfi_memory *own = d->own_host;
+    uintptr_t at = own ? (uintptr_t)channel->peer[channel->rank] - (uintptr_t)own->base : 0;
+    if (!own || at >= own->bytes) /* meets its peers elsewhere */
+        return 0;
+    const rf_control *region = (const rf_control *)(const void *)(own->host + at);
+    return __atomic_load_n(&region->poison, __ATOMIC_ACQUIRE);
 }
 
 static rf_result cuda_launch(rfi_device *d, const rf_variant *variant, const rf_params *params,
