@@ -198,40 +198,6 @@ SELECT h.hw_fp, c.architecture, count(*) AS campaigns, count(DISTINCT c.env_fp) 
 FROM host h JOIN campaign c ON c.hw_fp = h.hw_fp
 GROUP BY h.hw_fp, c.architecture;
 
--- Of each key the latest decision, whatever its environment.
-CREATE VIEW current AS
-SELECT substr(d.hw_fp, 1, 8) AS host, d.*, v.name AS variant, c.started_utc AS tuned_utc
-FROM decision d
-JOIN variant v ON v.variant_hash = d.variant_hash
-JOIN campaign c ON c.campaign = d.campaign
-WHERE NOT EXISTS (
-    SELECT 1 FROM decision e JOIN campaign f ON f.campaign = e.campaign
-    WHERE e.hw_fp = d.hw_fp AND e.architecture = d.architecture AND e.op = d.op AND e.world = d.world AND e.dtype = d.dtype
-      AND e.mode = d.mode AND e.admits = d.admits AND e.hidden = d.hidden AND e.bucket_bytes = d.bucket_bytes
-      AND (f.started_utc, f.campaign) > (c.started_utc, c.campaign))
-ORDER BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.admits, d.hidden, d.bucket_bytes;
-
--- What runs here: the choice for every key.
-CREATE VIEW runs AS
-SELECT host, architecture, op, world, dtype, mode, admits, CASE hidden WHEN 0 THEN 'any' ELSE hidden END AS hidden, bucket_bytes,
-       variant, grid, round(median_ns / 1000, 3) AS median_us, round(noise_ns / 1000, 3) AS noise_us, tuned_utc, hw_fp, env_fp,
-       variant_hash
-FROM current;
-
--- Why it runs: who came second, and by how much. A negative margin means that the incumbent stayed, within the noise.
-CREATE VIEW why AS
-SELECT d.host, d.op, d.world, d.dtype, d.mode, d.admits, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
-       d.bucket_bytes, d.variant, d.grid, round(d.median_ns / 1000, 3) AS median_us, round(d.noise_ns / 1000, 3) AS noise_us,
-       coalesce(r.name, '(no other)') AS runner_up, d.runner_up_grid,
-       round(d.runner_up_median_ns / 1000, 3) AS runner_up_us,
-       round(100 * (d.runner_up_median_ns - d.median_ns) / d.median_ns, 1) AS margin_pct,
-       CASE WHEN d.runner_up_hash IS NULL THEN 'the only one that worked'
-            WHEN d.runner_up_median_ns < d.median_ns THEN 'incumbent: the faster one is within the noise'
-            WHEN d.runner_up_median_ns - d.median_ns <= 3 * d.noise_ns THEN 'fastest, but within the noise'
-            ELSE 'fastest' END AS verdict,
-       d.campaign, d.hw_fp, d.env_fp
-FROM current d LEFT JOIN variant r ON r.variant_hash = d.runner_up_hash;
-
 -- The lines of the environments, one field of one rank a row ("r0.kernel=6.1.0-18").
 CREATE VIEW environment_fields AS
 WITH RECURSIVE line(env_fp, number, text, rest) AS (
@@ -248,17 +214,62 @@ WITH RECURSIVE line(env_fp, number, text, rest) AS (
 SELECT env_fp, number, substr(name, 1, instr(name, '.') - 1) AS rank, substr(name, instr(name, '.') + 1) AS field, value
 FROM pair;
 
--- What is stale: chosen in another environment than the host's latest, or with an earlier build of the variant.
+-- The kinds of memory that the ranks could meet in: what was measured over one says nothing about another.
+CREATE VIEW environment_transports AS
+SELECT e.env_fp, coalesce(f.value, '') AS transports
+FROM environment e LEFT JOIN environment_fields f ON f.env_fp = e.env_fp AND f.rank = '' AND f.field = 'transports';
+
+-- Of each key the latest decision for each set of transports, whatever else its environment is.
+CREATE VIEW current AS
+SELECT substr(hw_fp, 1, 8) AS host, *
+FROM (
+    SELECT d.*, t.transports, v.name AS variant, c.started_utc AS tuned_utc,
+           row_number() OVER (PARTITION BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.admits, d.hidden,
+                              d.bucket_bytes, t.transports ORDER BY c.started_utc DESC, c.campaign DESC) AS newest
+    FROM decision d
+    JOIN variant v ON v.variant_hash = d.variant_hash
+    JOIN campaign c ON c.campaign = d.campaign
+    JOIN environment_transports t ON t.env_fp = d.env_fp
+)
+WHERE newest = 1
+ORDER BY hw_fp, architecture, transports, op, world, dtype, mode, admits, hidden, bucket_bytes;
+
+-- What runs here: the choice for every key.
+CREATE VIEW runs AS
+SELECT host, architecture, transports, op, world, dtype, mode, admits, CASE hidden WHEN 0 THEN 'any' ELSE hidden END AS hidden,
+       bucket_bytes, variant, grid, round(median_ns / 1000, 3) AS median_us, round(noise_ns / 1000, 3) AS noise_us, tuned_utc,
+       hw_fp, env_fp, variant_hash
+FROM current;
+
+-- Why it runs: who came second, and by how much. A negative margin means that the incumbent stayed, within the noise.
+CREATE VIEW why AS
+SELECT d.host, d.transports, d.op, d.world, d.dtype, d.mode, d.admits,
+       CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes, d.variant, d.grid,
+       round(d.median_ns / 1000, 3) AS median_us, round(d.noise_ns / 1000, 3) AS noise_us,
+       coalesce(r.name, '(no other)') AS runner_up, d.runner_up_grid,
+       round(d.runner_up_median_ns / 1000, 3) AS runner_up_us,
+       round(100 * (d.runner_up_median_ns - d.median_ns) / d.median_ns, 1) AS margin_pct,
+       CASE WHEN d.runner_up_hash IS NULL THEN 'the only one that worked'
+            WHEN d.runner_up_median_ns < d.median_ns THEN 'incumbent: the faster one is within the noise'
+            WHEN d.runner_up_median_ns - d.median_ns <= 3 * d.noise_ns THEN 'fastest, but within the noise'
+            ELSE 'fastest' END AS verdict,
+       d.campaign, d.hw_fp, d.env_fp
+FROM current d LEFT JOIN variant r ON r.variant_hash = d.runner_up_hash;
+
+-- What is stale: chosen in another environment than the host's latest with these transports, or with an earlier build of the
+-- variant.
 CREATE VIEW stale AS
 WITH latest AS (
-    SELECT hw_fp, architecture, env_fp, max(started_utc) FROM campaign GROUP BY hw_fp, architecture
+    SELECT c.hw_fp, c.architecture, t.transports, c.env_fp, max(c.started_utc)
+    FROM campaign c JOIN environment_transports t ON t.env_fp = c.env_fp
+    GROUP BY c.hw_fp, c.architecture, t.transports
 ), newest AS (
     SELECT c.hw_fp, v.name, m.variant_hash, max(c.started_utc)
     FROM measurement m JOIN variant v ON v.variant_hash = m.variant_hash JOIN campaign c ON c.campaign = m.campaign
     GROUP BY c.hw_fp, v.name
 )
-SELECT d.host, d.op, d.world, d.dtype, d.mode, d.admits, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
-       d.bucket_bytes, d.variant,
+SELECT d.host, d.transports, d.op, d.world, d.dtype, d.mode, d.admits,
+       CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes, d.variant,
        CASE WHEN d.env_fp <> l.env_fp THEN 'other environment: ' || coalesce((
             SELECT group_concat(change, ', ') FROM (
                 SELECT DISTINCT o.field || ' ' || o.value || ' -> ' || n.value AS change
@@ -267,7 +278,7 @@ SELECT d.host, d.op, d.world, d.dtype, d.mode, d.admits, CASE d.hidden WHEN 0 TH
             ELSE 'earlier build of the variant' END AS reason,
        d.tuned_utc, d.hw_fp, d.env_fp
 FROM current d
-JOIN latest l ON l.hw_fp = d.hw_fp AND l.architecture = d.architecture
+JOIN latest l ON l.hw_fp = d.hw_fp AND l.architecture = d.architecture AND l.transports = d.transports
 JOIN newest w ON w.hw_fp = d.hw_fp AND w.name = d.variant
 WHERE d.env_fp <> l.env_fp OR w.variant_hash <> d.variant_hash;
 
@@ -330,8 +341,58 @@ WHERE m.outcome NOT IN ('ok', 'dropped');
 
 -- The choice against the caller's own collective, where that was measured too.
 CREATE VIEW versus_baseline AS
-SELECT d.host, d.op, d.world, d.dtype, d.mode, d.admits, CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden,
-       d.bucket_bytes, d.variant, round(d.median_ns / 1000, 3) AS median_us, round(d.baseline_median_ns / 1000, 3) AS baseline_us,
+SELECT d.host, d.transports, d.op, d.world, d.dtype, d.mode, d.admits,
+       CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes, d.variant,
+       round(d.median_ns / 1000, 3) AS median_us, round(d.baseline_median_ns / 1000, 3) AS baseline_us,
        round(d.baseline_median_ns / d.median_ns, 2) AS times_faster, d.hw_fp, d.env_fp
 FROM current d
 WHERE d.baseline_median_ns < 9e999;
+
+-- Where one kind of tactic takes over from another: sizes that are decided for the same algorithm, transport and wire (or for the
+-- baseline) are one row, from the smallest to the largest bucket, among variants for any hidden size. `rival` is the fastest of
+-- another kind that was measured at to_bytes in the same environment; NULL: all others were dropped early, as much slower.
+CREATE VIEW takeover AS
+WITH kinds AS MATERIALIZED (
+    SELECT variant_hash, CASE name WHEN 'baseline' THEN name ELSE algorithm || ' ' || transport || ' ' || wire END AS kind,
+           flags & 1 AS reassoc, flags & 2 AS lossy, flags & 4 AS dependent
+    FROM variant WHERE hidden = 0
+), best AS MATERIALIZED (
+    SELECT c.hw_fp, c.architecture, c.env_fp, s.op, s.world, s.dtype, s.mode, s.bucket_bytes, k.kind, k.reassoc, k.lossy,
+           k.dependent, min(m.median_ns) AS median_ns
+    FROM measurement m
+    JOIN kinds k ON k.variant_hash = m.variant_hash
+    JOIN shape s ON s.campaign = m.campaign AND s.shape_no = m.shape_no
+    JOIN campaign c ON c.campaign = m.campaign
+    WHERE m.outcome = 'ok'
+    GROUP BY c.hw_fp, c.architecture, c.env_fp, s.op, s.world, s.dtype, s.mode, s.bucket_bytes, k.kind, k.reassoc, k.lossy,
+             k.dependent
+), chosen AS (
+    SELECT d.host, d.hw_fp, d.architecture, d.transports, d.op, d.world, d.dtype, d.mode, d.admits, d.bucket_bytes, d.median_ns,
+           k.kind, r.kind AS rival, min(r.median_ns) AS rival_ns
+    FROM current d
+    JOIN kinds k ON k.variant_hash = d.variant_hash
+    LEFT JOIN best r ON r.hw_fp = d.hw_fp AND r.architecture = d.architecture AND r.env_fp = d.env_fp AND r.op = d.op
+        AND r.world = d.world AND r.dtype = d.dtype AND r.mode = d.mode AND r.bucket_bytes = d.bucket_bytes AND r.kind <> k.kind
+        AND (r.reassoc = 0 OR instr(d.admits, 'reassoc')) AND (r.lossy = 0 OR instr(d.admits, 'lossy'))
+        AND (r.dependent = 0 OR instr(d.admits, 'dependent'))
+    WHERE d.hidden = 0
+    GROUP BY d.hw_fp, d.architecture, d.transports, d.op, d.world, d.dtype, d.mode, d.admits, d.bucket_bytes
+), marked AS (
+    SELECT *, kind IS NOT lag(kind) OVER key AS begins, kind IS NOT lead(kind) OVER key AS ends
+    FROM chosen
+    WINDOW key AS (PARTITION BY hw_fp, architecture, transports, op, world, dtype, mode, admits ORDER BY bucket_bytes)
+), counted AS (
+    SELECT *, sum(begins) OVER key AS stretch
+    FROM marked
+    WINDOW key AS (PARTITION BY hw_fp, architecture, transports, op, world, dtype, mode, admits ORDER BY bucket_bytes)
+), stretches AS (
+    SELECT *, first_value(bucket_bytes) OVER stretch AS from_bytes, first_value(median_ns) OVER stretch AS from_ns
+    FROM counted
+    WINDOW stretch AS (PARTITION BY hw_fp, architecture, transports, op, world, dtype, mode, admits, stretch
+                       ORDER BY bucket_bytes)
+)
+SELECT host, architecture, transports, op, world, dtype, mode, admits, from_bytes, bucket_bytes AS to_bytes, kind,
+       round(from_ns / 1000, 3) AS from_us, round(median_ns / 1000, 3) AS to_us, rival, round(rival_ns / 1000, 3) AS rival_us, hw_fp
+FROM stretches
+WHERE ends
+ORDER BY hw_fp, architecture, transports, op, world, dtype, mode, admits, from_bytes;

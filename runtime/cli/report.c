@@ -345,19 +345,27 @@ static void write_page(report *r)
           "SELECT hw_fp, architecture, campaigns, environments, last_tuned_utc, decisions, hw_text "
           "FROM hosts ORDER BY hw_fp");
     all_curves(r);
+    table(r, "Where one kind takes over from another",
+          "transports|op|ranks|dtype|mode|opt-ins|from bytes|to bytes|kind|us|us|the next kind, "
+          "there|us|hardware",
+          "SELECT transports, op, world, dtype, mode, admits, from_bytes, to_bytes, kind, from_us, "
+          "to_us, rival, rival_us, host FROM takeover");
+    table(r, "What runs",
+          "architecture|transports|op|ranks|dtype|mode|opt-ins|hidden|up to bytes|variant|grid|us|"
+          "+-|tuned|hardware",
+          "SELECT architecture, transports, op, world, dtype, mode, admits, hidden, bucket_bytes, "
+          "variant, grid, median_us, noise_us, tuned_utc, host FROM runs");
     table(
-        r, "What runs",
-        "architecture|op|ranks|dtype|mode|opt-ins|hidden|up to bytes|variant|grid|us|+-|tuned|"
-        "hardware",
-        "SELECT architecture, op, world, dtype, mode, admits, hidden, bucket_bytes, variant, grid, "
-        "median_us, noise_us, tuned_utc, substr(hw_fp, 1, 8) FROM runs");
-    table(r, "Why",
-          "op|ranks|dtype|mode|opt-ins|hidden|up to bytes|variant|grid|us|runner-up|grid|us|"
-          "margin %|verdict",
-          "SELECT op, world, dtype, mode, admits, hidden, bucket_bytes, variant, grid, median_us, "
-          "runner_up, runner_up_grid, runner_up_us, margin_pct, verdict FROM why");
-    table(r, "Stale", "op|ranks|dtype|mode|opt-ins|hidden|up to bytes|variant|reason|tuned",
-          "SELECT op, world, dtype, mode, admits, hidden, bucket_bytes, variant, reason, tuned_utc "
+        r, "Why",
+        "transports|op|ranks|dtype|mode|opt-ins|hidden|up to bytes|variant|grid|us|runner-up|grid|"
+        "us|margin %|verdict",
+        "SELECT transports, op, world, dtype, mode, admits, hidden, bucket_bytes, variant, grid, "
+        "median_us, "
+        "runner_up, runner_up_grid, runner_up_us, margin_pct, verdict FROM why");
+    table(r, "Stale",
+          "transports|op|ranks|dtype|mode|opt-ins|hidden|up to bytes|variant|reason|tuned",
+          "SELECT transports, op, world, dtype, mode, admits, hidden, bucket_bytes, variant, "
+          "reason, tuned_utc "
           "FROM stale");
     table(
         r, "Candidates that did not work", "variant|outcome|ranks|dtype|mode|rows|hidden|grid|when",

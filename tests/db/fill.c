@@ -11,9 +11,11 @@
 #define HOST_A "r0.cpu=Imaginary 9000\nr0.cpus=4\nr1.cpu=Imaginary 9000\nr1.cpus=4\n"
 #define HOST_B "r0.cpu=Another 100\nr0.cpus=2\nr1.cpu=Another 100\nr1.cpus=2\n"
 #define OLD                                                                                        \
-    "r0.governor=performance\nr0.kernel=6.1.0-18\nr1.governor=performance\nr1.kernel=6.1.0-18\n"
+    "r0.governor=performance\nr0.kernel=6.1.0-18\nr1.governor=performance\nr1.kernel=6.1.0-18\n"   \
+    "transports=cpu\n"
 #define NEW                                                                                        \
-    "r0.governor=performance\nr0.kernel=6.1.0-20\nr1.governor=performance\nr1.kernel=6.1.0-20\n"
+    "r0.governor=performance\nr0.kernel=6.1.0-20\nr1.governor=performance\nr1.kernel=6.1.0-20\n"   \
+    "transports=cpu\n"
 
 static void must(rf_result result, const rf_error *err)
 {
