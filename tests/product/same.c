@@ -11,6 +11,7 @@
  * that begin with # say what it ran on. Built by plain cc with the public header; like any product
  * it brings its own way to the CUDA driver, here dlopen.
  */
+#define _GNU_SOURCE
 #include <rankfold.h>
 
 #include <dlfcn.h>
