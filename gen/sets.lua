@@ -26,6 +26,9 @@ local KNOWN = { isa = "string", pcie = "boolean", known_ranks = "boolean" }
 -- So kernels that know their rank have one pack in flight, at all sizes; more gain nothing
 -- where the grid can grow instead, and two sizes of it are left for the largest tensors and for PCIe.
 function sets.gpu(options)
+    if type(options) ~= "table" then
+        error(format("gpu: found a %s, expected a table of isa, pcie and known_ranks", type(options)), 2)
+    end
     for key, value in pairs(options) do
         if type(value) ~= KNOWN[key] then
             error(format("gpu: %s is a %s, expected isa, pcie or known_ranks of their types",

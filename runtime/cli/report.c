@@ -126,7 +126,18 @@ typedef struct points {
     const report *r;
     FILE *file[MAX_WORLD + 1];
     unsigned counts[MAX_WORLD + 1];
+    double low[2], high[2]; /* of bytes, and of microseconds */
 } points;
+
+/* Half a size beyond the points, so that there is a range around a single one. */
+#define MARGIN 1.4
+
+static void widen(points *p, int axis, double value)
+{
+    int first = p->high[axis] <= 0;
+    p->low[axis] = first || value < p->low[axis] ? value : p->low[axis];
+    p->high[axis] = first || value > p->high[axis] ? value : p->high[axis];
+}
 
 static void one_point(void *ctx, sqlite3_stmt *row)
 {
@@ -140,8 +151,10 @@ static void one_point(void *ctx, sqlite3_stmt *row)
         p->file[world] = fopen(path, "we");
     if (!p->file[world])
         return;
-    fprintf(p->file[world], "%lld %.6f\n", (long long)sqlite3_column_int64(row, 1),
-            sqlite3_column_double(row, 2));
+    double bytes = sqlite3_column_double(row, 1), us = sqlite3_column_double(row, 2);
+    fprintf(p->file[world], "%.0f %.6f\n", bytes, us);
+    widen(p, 0, bytes);
+    widen(p, 1, us);
     p->counts[world]++;
 }
 
@@ -161,9 +174,15 @@ static int write_script(report *r, const chart *c, const points *p, int number)
         return 0;
     fprintf(f,
             "set terminal svg size 620,340 font 'sans-serif,12' name 'chart%d' noenhanced\n"
-            "set output 'curves.svg'\nset logscale x 2\nset format x '%%.0b %%B'\n%s"
-            "set xlabel 'bytes'\nset ylabel '%s'\nset key top left\nset grid\nplot ",
-            number, c->logarithmic ? "set logscale y\n" : "set yrange [0:*]\n", c->label);
+            "set output 'curves.svg'\nset logscale x 2\nset format x '%%.0b %%B'\n"
+            "set xrange [%.6f:%.6f]\n",
+            number, p->low[0] / MARGIN, p->high[0] * MARGIN);
+    if (c->logarithmic)
+        fprintf(f, "set logscale y\nset yrange [%.6f:%.6f]\n", p->low[1] / MARGIN,
+                p->high[1] * MARGIN);
+    else
+        fputs("set yrange [0:*]\n", f);
+    fprintf(f, "set xlabel 'bytes'\nset ylabel '%s'\nset key top left\nset grid\nplot ", c->label);
     const char *comma = "";
     for (int w = 1; w <= MAX_WORLD; w++)
         if (p->counts[w]) {

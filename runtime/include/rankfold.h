@@ -361,9 +361,11 @@ RF_API rf_result rf_all_reduce(rf_comm *comm, int channel, const void *in, void 
 
 /* all_reduce: enqueues out = sum over ranks of in, `count` elements, on the stream, as
  * rf_all_reduce does (same arguments, same order on all ranks, in == out too, inside capture too).
- * RF_OK, or any error: then it stands for the call's result. It may be called by any function that
- * calls or tunes on this comm, from the caller's thread. all_reduce NULL: there is none, and `name`
- * says why. */
+ * RF_OK, or any error: then it stands for the call's result. For rf_tune an error is a candidate
+ * that failed, and it goes on; but E_PEER, E_ABORTED, E_CLOSED, E_MEMORY and E_SYSTEM say that
+ * nobody can, and end it: where only this collective does not work, return E_BACKEND. It may be
+ * called by any function that calls or tunes on this comm, from the caller's thread. all_reduce
+ * NULL: there is none, and `name` says why. */
 #define RF_BASELINE_NAME 160
 typedef struct rf_baseline {
     char name[RF_BASELINE_NAME]; /* "nccl 2.28.9": for status and records */

@@ -15,11 +15,12 @@ static ncclResult_t absent(void)
     return ncclSystemError;
 }
 
-#define ABSENT "the real libnccl.so.2 was not found; RANKFOLD_NCCL=/absolute/path names it"
+#define PREFIX "rankfold: "
+static char why_absent[512]; /* with the prefix */
 
 static const char *absent_text(void)
 {
-    return "rankfold: " ABSENT;
+    return why_absent;
 }
 
 /* ---- where it is ---- */
@@ -44,6 +45,25 @@ static void *open_other(const char *path, int flags)
     return handle && !is_this_one(handle) ? handle : NULL;
 }
 
+/* The one that the environment names, or why it cannot be. */
+static void *find_named(const char *path)
+{
+    const char *fault = "is not an absolute path";
+    if (*path == '/') {
+        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        const char *system = handle ? NULL : dlerror();
+        if (handle && dlsym(handle, "ncclAllReduce") && !is_this_one(handle))
+            return handle;
+        fault = !handle               ? system
+                : is_this_one(handle) ? "is this shim, not what it stands in for"
+                                      : "has no ncclAllReduce";
+    }
+    snprintf(why_absent, sizeof why_absent,
+             PREFIX "RANKFOLD_NCCL=%.200s: %.200s; expected the real libnccl.so.2", path,
+             fault ? fault : "cannot be opened");
+    return NULL;
+}
+
 /* The one that the environment names; the next one in the search order (LD_PRELOAD before a program
  * that is linked with it); the one that somebody has loaded; and where systems keep it. */
 static void *find(void)
@@ -57,12 +77,16 @@ static void *find(void)
     };
     const char *path = rfi_shim_env(RFI_SHIM_RANKFOLD_NCCL);
     if (path)
-        return *path == '/' ? open_other(path, 0) : NULL;
+        return find_named(path);
     if (dlsym(RTLD_NEXT, "ncclAllReduce"))
         return RTLD_NEXT;
     void *handle = open_other(places[0], RTLD_NOLOAD);
     for (size_t i = 0; i < sizeof places / sizeof *places && !handle; i++)
         handle = open_other(places[i], 0);
+    if (!handle)
+        snprintf(why_absent, sizeof why_absent,
+                 PREFIX "the real libnccl.so.2 was not found; RANKFOLD_NCCL=/absolute/path "
+                        "names it");
     return handle;
 }
 
@@ -99,7 +123,7 @@ static void open_real(void)
     memcpy(&real.ncclGetErrorString, error_string ? &error_string : &at, sizeof at);
     memcpy(&real.ncclGetLastError, last_error ? &last_error : &at, sizeof at);
     if (!library)
-        rfi_shim_say(0, ABSENT);
+        rfi_shim_say(0, "%s", why_absent + sizeof PREFIX - 1);
 }
 
 const rfi_nccl *rfi_nccl_real(void)

@@ -73,7 +73,7 @@ static uint32_t number(rfi_shim_variable name, uint32_t otherwise)
     return (uint32_t)value;
 }
 
-/* Bit per dtype that is to be tuned. */
+/* Bit per dtype that is to be tuned; a list that is not wholly understood is none. */
 static uint32_t dtypes_to_tune(void)
 {
     const char *text = rfi_shim_env(RFI_SHIM_RANKFOLD_TUNE);
@@ -86,10 +86,14 @@ static uint32_t dtypes_to_tune(void)
         char name[16];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
         int dtype = rf_dtype_parse(name);
-        if (dtype < 0)
-            rfi_shim_say(1, "RANKFOLD_TUNE=%.60s: expected 1 or dtypes, as bf16,f32", text);
-        else
-            mask |= 1u << dtype;
+        if (dtype < 0) {
+            rfi_shim_say(1,
+                         "not tuned: RANKFOLD_TUNE=%.60s: '%s' is no dtype; expected 1, or dtypes "
+                         "as bf16,f32",
+                         text, name);
+            return 0;
+        }
+        mask |= 1u << dtype;
         at = strchr(at, ',');
         at = at ? at + 1 : NULL;
     }

@@ -51,6 +51,8 @@ rf_result rfi_db_refold(rfi_db *db, uint64_t *changed, rf_error *err);
 
 /* steps[v]: SQL that makes schema v + 1 of schema v; NULL = no way. */
 extern const char *const rfi_migrations[RFI_DB_VERSION];
+/* Is there a step for every schema from this one on? */
+int rfi_db_can_climb(const char *const steps[RFI_DB_VERSION], int from);
 /* Brings an older file to schema RFI_DB_VERSION, on a copy that then takes its name. *from = its
  * version before; if that is current, nothing happens. */
 rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSION], int *from,

@@ -14,6 +14,13 @@
 /* Before the first release nothing is kept: its schema will be the first that others climb from. */
 const char *const rfi_migrations[RFI_DB_VERSION] = {NULL};
 
+int rfi_db_can_climb(const char *const steps[RFI_DB_VERSION], int from)
+{
+    while (from < RFI_DB_VERSION && steps[from])
+        from++;
+    return from >= RFI_DB_VERSION;
+}
+
 static rf_result climb(sqlite3 *copy, const char *path, const char *const *steps, int version,
                        rf_error *err)
 {
@@ -98,13 +105,11 @@ rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSIO
     rf_result result = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, WAIT_MS, from, err);
     if (result)
         return result;
-    for (int v = *from; v < RFI_DB_VERSION && result == RF_OK; v++)
-        if (!steps[v])
-            result =
-                rfi_fail(err, RF_E_DB, -1, "database",
-                         "%.300s: there is no way from schema %d to schema %d; remove it to have "
-                         "one made",
-                         path, *from, RFI_DB_VERSION);
+    if (!rfi_db_can_climb(steps, *from))
+        result = rfi_fail(
+            err, RF_E_DB, -1, "database",
+            "%.300s: there is no way from schema %d to schema %d; remove it to have one made", path,
+            *from, RFI_DB_VERSION);
     if (result == RF_OK && *from < RFI_DB_VERSION) {
         result = rfi_db_begin(&db, WAIT_MS, err); /* nobody writes meanwhile */
         if (result == RF_OK) {

@@ -15,6 +15,7 @@
 #include "core/env.h"
 #include "core/group.h"
 #include "store/db.h"
+#include "store/maintain.h"
 
 static const char *const statements[] = {
 #define RF_X(name, sql) [RFI_SQL_##name] = (sql),
@@ -385,9 +386,11 @@ rf_result rfi_db_open(rfi_db *db, const char *path, rfi_access access, int wait_
     if (result)
         return result;
     if (version < RFI_DB_VERSION)
-        result = rfi_fail(err, RF_E_DB, -1, "database",
-                          "%.300s: has schema %d, expected %d; run `rankfold db migrate`", path,
-                          version, RFI_DB_VERSION);
+        result = rfi_fail(err, RF_E_DB, -1, "database", "%.300s: has schema %d, expected %d; %s",
+                          path, version, RFI_DB_VERSION,
+                          rfi_db_can_climb(rfi_migrations, version)
+                              ? "run `rankfold db migrate`"
+                              : "nothing leads there: remove it to have one made");
     else
         result = check_schema(db->handle, path, err);
     if (result)

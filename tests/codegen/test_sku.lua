@@ -118,6 +118,7 @@ function Sku.test_bad_files_are_refused_with_file_field_and_reason()
         { 'return { about = "a", sets = gpu { isa = "sm91" } }', 'x.lua: sets[1].isa[1]: isa is "sm91"' },
         { 'return { about = "a", sets = gpu { isa = "sm90", pci = true } }', "x.lua:1: gpu: pci is a boolean" },
         { 'return { about = "a", sets = gpu { isa = 90 } }', "x.lua:1: gpu: isa is a number" },
+        { 'return { about = "a", sets = gpu(5) }', "x.lua:1: gpu: found a number, expected a table" },
         { "gpu = nil return gpu {}", "x.lua:1: attempt to call a nil value" },
         { helper.sku { isa = '{ "avx2" }' },
             "x.lua: sets: nothing generic (isa scalar, hidden 0) for ar, world 1, f32" },

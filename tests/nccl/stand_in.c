@@ -68,15 +68,17 @@ static uint16_t double_to_half(double v) /* what is exact, and normal */
     return (uint16_t)(v == 0 ? sign : sign | (exponent + 14) << 10 | (int)ldexp(m - 0.5, 11));
 }
 
+typedef union number {
+    int32_t i;
+    float f;
+    double d;
+    uint16_t h;
+    uint32_t u;
+} number;
+
 static double load(const unsigned char *at, int type)
 {
-    union {
-        int32_t i;
-        float f;
-        double d;
-        uint16_t h;
-        uint32_t u;
-    } x;
+    number x;
     memset(&x, 0, sizeof x);
     memcpy(&x, at, nccl_size(type));
     switch (type) {
@@ -96,13 +98,7 @@ static double load(const unsigned char *at, int type)
 
 static void store(unsigned char *at, int type, double v)
 {
-    union {
-        int32_t i;
-        float f;
-        double d;
-        uint16_t h;
-        uint32_t u;
-    } x;
+    number x;
     memset(&x, 0, sizeof x);
     switch (type) {
     case ncclInt32:

@@ -175,7 +175,8 @@ static void an_older_schema(void **state)
     (void)state;
     const char *path = copy("older.db");
     change(path, "PRAGMA user_version = 0");
-    refused(path, "run `rankfold db migrate`", RF_E_DB);
+    refused(path, "has schema 0, expected 2; nothing leads there: remove it to have one made",
+            RF_E_DB);
 }
 
 static void a_truncated_file(void **state)
