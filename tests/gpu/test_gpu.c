@@ -2,9 +2,10 @@
  *
  *     generated/host/test/test_gpu [-w WORLD] [-n REPLAYS] [-t] [name ...]
  *
- * WORLD defaults to 2; more ranks than GPUs share them (then MPS has to run). -n: of `relay`
- * (100000, a fiftieth where GPUs are shared) and `mixed` (a tenth of that). -t: ranks are threads.
- * With NCCL_P2P_DISABLE=1 in the environment all go through host memory.
+ * WORLD defaults to 2; more ranks than GPUs share them: then MPS has to run, but not for `killed`,
+ * since it ends with any of its clients. -n: of `relay` (default 100000, where GPUs are shared
+ * 2000) and `mixed` (a tenth of that). -t: ranks are threads. With NCCL_P2P_DISABLE=1 in the
+ * environment all go through host memory.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -217,7 +218,7 @@ static void replays(int rank, int world, void *arg)
 #define STATES  3
 #define LEGS    21
 #define MOST_US 200
-static int relay_replays = 100000;
+static int relay_replays; /* 0: the default */
 
 static uint32_t next_random(uint32_t *x)
 {
@@ -263,8 +264,8 @@ static void hand_around(int rank, int world, int mixed)
 {
     enum { EACH = 100 }; /* replays between two waits */
     static const uint64_t sizes[STATES] = {1000, 65541, 4099};
-    int shared = world > gpu_count(), replayed = shared ? relay_replays / 50 : relay_replays;
-    replayed /= mixed ? 10 : 1;
+    int usual = world > gpu_count() ? 2000 : 100000;
+    int replayed = (relay_replays ? relay_replays : usual) / (mixed ? 10 : 1);
     gpu g;
     gpu_open(&g, rank, world, CAPACITY);
     rf_config config = gpu_config(&g, CAPACITY);
@@ -533,9 +534,14 @@ static void faults(int rank, int world, void *arg)
     rank_barrier();
 }
 
+static double *killed_at; /* shared by the ranks, as all clocks are */
+
+/* The last rank dies amid replays; the others are told of it, and go on as a smaller world. Where
+ * they share GPUs without MPS every round trip takes milliseconds, so there are few. */
 static void killed(int rank, int world, void *arg)
 {
     (void)arg;
+    const int last = world > gpu_count() ? 40 : 3000; /* replays of the rank that dies */
     gpu g;
     gpu_open(&g, rank, world, CAPACITY);
     rf_config config = gpu_config(&g, CAPACITY);
@@ -550,18 +556,29 @@ static void killed(int rank, int world, void *arg)
     rank_barrier();
     rf_health health = {0};
     for (int i = 0; i < 100000 && health.code == RF_OK; i++) {
-        if (rank == world - 1 && i == 3000)
+        if (rank == world - 1 && i == last) {
+            *killed_at = gpu_seconds();
             raise(SIGKILL);
+        }
         DRIVER(&g, cuGraphLaunch(exec, g.stream));
+        if (i == last / 2) /* so many are over, whatever the queue holds */
+            DRIVER(&g, cuStreamSynchronize(g.stream));
         rf_comm_check(comm, &health);
     }
     health = wait_ill(comm, 5);
+    double told = gpu_seconds() - *killed_at;
     double until = gpu_seconds() + 5; /* its end takes the system a while */
     while (health.code == RF_E_TIMEOUT && gpu_seconds() < until)
         rf_comm_check(comm, &health);
     RANK_CHECK(health.code == RF_E_PEER, "%s", rf_strerror(health.code));
     RANK_CHECK(health.culprit == world - 1, "culprit %d", health.culprit);
+    double named = gpu_seconds() - *killed_at;
     DRIVER(&g, cuStreamSynchronize(g.stream));
+    printf(
+        "  rank %d: ill %.0f ms after the kill (deadline %u ms), rank %d named after %.0f ms, idle "
+        "after %.0f ms\n",
+        rank, told * 1e3, config.deadline_ms, health.culprit, named * 1e3,
+        (gpu_seconds() - *killed_at) * 1e3);
     RANK_CHECK(rf_comm_close(comm, 2000, &err) != RF_OK, "closed with a dead rank");
     rf_comm_destroy(comm);
     /* the survivors go on without it */
@@ -706,12 +723,12 @@ static void times(int rank, int world, void *arg)
 static const struct {
     const char *name;
     rank_fn run;
-    int processes_only, spare; /* spare: GPUs must not be shared */
+    int processes_only;
 } tests[] = {
-    {"refusals", refusals, 0, 0}, {"transports", transports, 0, 0}, {"sums", sums, 0, 0},
-    {"variants", variants, 0, 0}, {"tensors", tensors, 0, 0},       {"replays", replays, 0, 0},
-    {"relay", relay, 0, 0},       {"mixed", mixed, 0, 0},           {"captures", captures, 0, 0},
-    {"faults", faults, 0, 0},     {"killed", killed, 1, 1},         {"times", times, 1, 1},
+    {"refusals", refusals, 0}, {"transports", transports, 0}, {"sums", sums, 0},
+    {"variants", variants, 0}, {"tensors", tensors, 0},       {"replays", replays, 0},
+    {"relay", relay, 0},       {"mixed", mixed, 0},           {"captures", captures, 0},
+    {"faults", faults, 0},     {"killed", killed, 1},         {"times", times, 1},
 };
 
 int main(int argc, char **argv)
@@ -727,6 +744,7 @@ int main(int argc, char **argv)
         else
             return 2;
     gpu_session = getpid();
+    killed_at = ranks_shared(sizeof *killed_at);
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < N(tests); i++) {
         int wanted = optind == argc;

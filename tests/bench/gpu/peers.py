@@ -18,6 +18,7 @@ bf16. Lines of the CSV: world,transport,column,bytes,contender,samples,median_us
 import argparse
 import ctypes
 import os
+import shutil
 import signal
 import statistics
 import sys
@@ -34,20 +35,23 @@ BF16 = torch.bfloat16
 P, I, U32, I64, U64 = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64)
 RF_DEPENDENT = 4
 
+BASELINE_PART = 0.2  # of the time for tuning, once more, for NCCL beside what is known then
 TUNED_MOST = 32 * MIB  # larger ones go by their neighbour
 
+# Whatever is neither a one-shot nor a two-shot over the usual wire may win anywhere.
+OTHERS = ["*_h0_[!ot]*", "*_h0_[ot][!s]*", "*_peer_flag_*"]
 # By "through host memory": up to how many bytes, what part of the time, and what can win there (from
 # world to globs). Every field has both kinds of memory, and tactics with dependent launch, as the comms
 # have that look it up: who measured by fewer is somebody else.
 FIELDS = {
     False: [(MIB, 0.55, lambda world: ["*_peer_*", "*_os_host_e12_*_u1_t256_any_*"]),
             (8 * MIB, 0.22, lambda world: ["*_peer_*_t512_own_*", "*_peer_*_t1024_own_*", "*_peer_*_u4_t512_any_*",
-                                           "*_os_host_flag_*_u2_t576_*"]),
-            (TUNED_MOST, 0.23, lambda world: ["*_os_peer_*_t1024_own_*" if world == 2 else "*_ts_peer_*_t512_own_*",
+                                           "*_os_host_flag_*_u2_t576_*", *OTHERS]),
+            (TUNED_MOST, 0.23, lambda world: [*OTHERS, "*_os_peer_*_t1024_own_*" if world == 2 else "*_ts_peer_*_t512_own_*",
                                             "*_ts_host_flag_*_u2_t576_*"])],
-    True: [(256 * KIB, 0.3, lambda world: ["*_host_e12_*"]),
-           (2 * MIB, 0.2, lambda world: ["*_host_e12_*_own_*", "*_host_flag_*"]),
-           (TUNED_MOST, 0.5, lambda world: ["*_ts_host_flag_*_u[12]_*", "*_os_host_e12_*_t128_own_dep"])],
+    True: [(256 * KIB, 0.3, lambda world: ["*_host_[!f]*"]),
+           (2 * MIB, 0.2, lambda world: ["*_host_e12_*_own_*", "*_host_flag_*", *OTHERS]),
+           (TUNED_MOST, 0.5, lambda world: [*OTHERS, "*_ts_host_flag_*_u[12]_*", "*_os_host_e12_*_t128_own_dep"])],
 }
 # What NCCL is asked for, and up to how many bytes (peer, host) that was ever its best.
 NCCL = {"nccl": ({}, None, None), "LL": ({"NCCL_PROTO": "LL"}, None, None),
@@ -418,6 +422,7 @@ def load_shim(path):
     lib.shim_open.restype = P
     lib.shim_open.argtypes = [ctypes.c_char_p, I, I, U64, U32, ctypes.c_char_p, P, ctypes.c_size_t]
     lib.shim_tune.argtypes = [P, P, ctypes.c_size_t, U32, ctypes.c_char_p, ctypes.c_size_t]
+    lib.shim_baseline.argtypes = [P, P]
     lib.shim_prepare.argtypes = [P, P, ctypes.c_size_t]
     lib.shim_plan.argtypes = [P, U64, ctypes.c_char_p, ctypes.c_size_t]
     lib.shim_call.argtypes = [P, P, P, U64, P]
@@ -556,35 +561,48 @@ def measure(world, column, size, contenders, product, rounds, write):
     world.say(line)
 
 
-def tune(lib, world, args, database, shared):
+def tune(lib, world, args, database, seconds, shared, nccl=None):
     """Every size in its field, by globs on names; the rest of the pack is not looked at there, so that
-    a large size, of which every check moves a lot, is complete in seconds."""
+    a large size, of which every check moves a lot, is complete in seconds. With an NCCL communicator where
+    all else is known already: that is measured alone, and may win."""
     few = min(args.sizes)
     for i, (most, part, globs) in enumerate(FIELDS[world.host]):
         sizes = [size for size in args.sizes if few <= size <= most]
         few = most + 1
         if sizes:
-            ours = Ours(lib, world, f"bench-{os.getppid()}-field{i}", RF_DEPENDENT, database, shared,
-                        globs(world.size))
-            world.say(f"{sizes[0]} to {sizes[-1]} bytes: {ours.tune(sizes, part * args.tune)}")
+            ours = Ours(lib, world, f"bench-{os.getppid()}-field{i}{'n' if nccl else ''}", RF_DEPENDENT,
+                        database, shared, globs(world.size))
+            if nccl:
+                ours.must(lib.shim_baseline(ours.shim, nccl))
+            world.say(f"{sizes[0]} to {sizes[-1]} bytes: {ours.tune(sizes, part * seconds)}")
             ours.close()
+
+
+def database_of(world, args, more=""):
+    return f"{args.databases}/w{world.size}-{'host' if world.host else 'peer'}{more}.db"
+
+
+def tune_nccl(lib, world, args, shared, nccl):
+    """NCCL as the baseline, in a copy of the database: where it wins ours would not run."""
+    database, copy = database_of(world, args), database_of(world, args, "-nccl")
+    if world.rank == 0:
+        shutil.copy(database, copy)
+    tune(lib, world, args, copy, BASELINE_PART * args.tune, shared, nccl)
 
 
 def open_ours(lib, world, args, shared):
     """The four: with and without dependent launch, and both once more."""
     pair, name = {}, f"bench-{os.getppid()}"
-    database = f"{args.databases}/w{world.size}-{'host' if world.host else 'peer'}.db"
     if args.tune > 0:
-        tune(lib, world, args, database, shared)
+        tune(lib, world, args, database_of(world, args), args.tune, shared)
     for kind, flags in (("dep", RF_DEPENDENT), ("dep2", RF_DEPENDENT), ("seq", 0), ("seq2", 0)):
-        pair[kind] = Ours(lib, world, f"{name}-{kind}", flags, database, shared)
+        pair[kind] = Ours(lib, world, f"{name}-{kind}", flags, database_of(world, args), shared)
         if args.tune > 0:  # nothing to measure, or the time did not suffice: then by what there is
             world.say(f"{kind}: {pair[kind].tune([size for size in args.sizes if size <= TUNED_MOST], 0.5)}")
     return pair
 
 
-def open_contenders(lib, world, args):
-    shared = [torch.zeros(SIZES[-1] // 2, dtype=BF16, device=world.device) for _ in range(2)]
+def open_contenders(lib, world, args, shared):
     makers = {}
     for name, (forced, *most) in NCCL.items():
         makers[name] = lambda forced=forced, most=most[world.host]: Nccl(world, shared, forced, most)
@@ -623,7 +641,8 @@ def rank_main(rank, args):
         if file:
             file.write(text + "\n")
 
-    contenders = open_contenders(lib, world, args)
+    shared = [torch.zeros(SIZES[-1] // 2, dtype=BF16, device=world.device) for _ in range(2)]
+    contenders = open_contenders(lib, world, args, shared)
     facts = (f"{args.world} x {torch.cuda.get_device_name()}, {'host' if host else 'peer'}, torch {torch.__version__}, "
              f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, FlashInfer {args.flashinfer_version}, "
              f"{args.rounds} rounds; us a call, median, max over ranks")
@@ -668,6 +687,9 @@ def rank_main(rank, args):
     for contender in contenders.values():
         if isinstance(contender, Ours):
             contender.close()
+    if args.tune > 0 and "dep" in contenders and "nccl" in contenders and \
+            not world.any(time.time() + BASELINE_PART * args.tune > args.until):
+        tune_nccl(lib, world, args, shared, contenders["nccl"].comm)
     write("# complete")
     world.barrier()
 

@@ -8,11 +8,10 @@ FOLDER is `results` of the results.tar.gz that `run` delivers. Of every target i
 reached and whether that is enough. Our time is "dep", tuned with dependent launch. A target of "not
 slower" allows for the noise of A against A.
 
-The measurements that we ship are that folder's *.sql, as `rankfold db export` wrote them, a file for
-each world and transport. A world's go into one file in db/hosts/, named after the machine: `rankfold db
-init`, `db import` of each, `db export >db/hosts/h200x2-nvlink.sql`, then `ninja product`. Of earlier
-builds of the kernels nothing is lost with a file that is replaced, but for dtypes that were not
-measured again. The SKU has to have the variants that won.
+The measurements that we ship are that folder's hosts/*.sql, a file for each world, named as in
+db/hosts/: copy it there, or add it to the one that is there (`rankfold db init`, `db import` of both, `db
+export`), then `ninja product`. Of earlier builds of the kernels nothing is lost with a file that is
+replaced, but for dtypes that were not measured again. The SKU has to have the variants that won.
 """
 import glob
 import html
@@ -229,6 +228,7 @@ def contenders(results, key, out):
 
 KINDS = [("rank known over any", r"_own_seq$", r"_any_seq$"), ("dependent over plain", r"_dep$", r"_seq$"),
          ("ring over 12+4", r"_host_flag_", r"_host_e12_"), ("one-shot over two-shot", r"_os_", r"_ts_"),
+         ("pull over push", r"_peer_flag_", r"_peer_nan_"), ("another algorithm", r"_h0_(?!os_|ts_)", r"_(os|ts)_"),
          ("unroll over u1", r"_u[2-8]_", r"_u1_")]
 
 
@@ -249,6 +249,20 @@ def sweeps(path, out):
             a, b = ([m for n, m in medians.items() if re.search(p, n)] for p in (special, plain))
             row += f" {min(b) / min(a):.3f} |" if a and b else " - |"
         out(row)
+
+
+TAKEOVER = ["transports", "admits", "from_bytes", "to_bytes", "kind", "from_us", "to_us", "rival", "rival_us"]
+
+
+def takeover(path, out):
+    """Where one kind of tactic takes over from another, as the database says it."""
+    import sqlite3
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        rows = db.execute(f"SELECT {', '.join(TAKEOVER)} FROM takeover WHERE dtype = 'bf16' AND mode = 'graph'").fetchall()
+    out(f"\n## {os.path.basename(path)}: what takes over where\n\n| {' | '.join(TAKEOVER)} |\n{'|---' * len(TAKEOVER)}|")
+    for row in rows:
+        texts = [bytes_text(v) if "bytes" in name else "" if v is None else str(v) for name, v in zip(TAKEOVER, row)]
+        out(f"| {' | '.join(texts)} |")
 
 
 # ---- README.md ----
@@ -392,6 +406,7 @@ def main():
         contenders(results, key, out)
     for path in sorted(glob.glob(f"{folder}/w*-*.db")):
         try:
+            takeover(path, out)
             sweeps(path, out)
         except Exception as error:  # no sqlite3 in this Python, or no database
             out(f"{path}: {error}")
