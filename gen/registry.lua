@@ -32,7 +32,8 @@ local function fields(v)
         local value = v[axis.field]
         local row = axis.values and tactics.row[axis.field][value]
         if value ~= nil then
-            out[#out + 1] = (".%s = %d,"):format(axis.c or axis.field, row and row.number or value)
+            local number = axis.c == "flags" and tactics.flags(v) or row and row.number or value
+            out[#out + 1] = (".%s = %d,"):format(axis.c or axis.field, number)
         end
     end
     return table.concat(out, " ")

@@ -56,6 +56,7 @@ function sets.gpu(options)
     peer({ 1 }, { "os" }, { 512 }, { 1 }, "any", seq)
     peer(WORLDS, both, { 256, 512 }, { 1 }, "any", seq)
     peer(WORLDS, both, options.pcie and { 256, 512 } or { 512 }, { 2, 4 }, "any", seq)
+    peer({ 4, 6, 8 }, { "il" }, { 256, 512 }, { 1 }, "any", either)
     peer(WORLDS, { "os" }, { 128 }, { 1 }, "own", either)
     peer(WORLDS, both, { 256, 512, 1024 }, { 1 }, "own", either)
 

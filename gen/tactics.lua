@@ -25,6 +25,7 @@ tactics.axes = {
     { field = "algo", list = "RF_ALGO_LIST", values = {
         { text = "os", code = "ONE_SHOT", number = 0 },
         { text = "ts", code = "TWO_SHOT", number = 1 },
+        { text = "il", code = "ISLANDS", number = 2, flags = 1 }, -- RF_VARIANT_REASSOC
     } },
     { field = "transport", list = "RF_TRANSPORT_LIST", values = {
         { text = "cpu", code = "CPU", number = 0, wires = { "flag" }, family = "cpu", source = "c",
@@ -125,7 +126,7 @@ end
 -- Registers that a thread of a CUDA kernel takes, about, so that ptxas spills none, and most that it may
 -- have. Fitted to what ptxas 13.0 said of sm90 and sm120.
 function tactics.registers(v)
-    local flag, two_shot = v.wire == "flag", v.algo == "ts"
+    local flag, two_shot = v.wire == "flag", v.algo ~= "os"
     local more = two_shot and tactics.row.isa[v.isa].two_shot_more or {}
     local n = 40 + 4 * v.unroll * (v.world + 2) -- packs of every rank, own and ahead
     n = n + (flag and 2 * v.unroll * v.world or 0) -- where they lie
@@ -159,11 +160,23 @@ local rules = {
             and "two-shot needs another rank to share the sums with, the world is 1"
     end,
     function(v)
+        return v.algo == "il" and (v.world < 4 or v.world % 2 == 1)
+            and ("two islands of the same size, two ranks at least, are no way to part %d"):format(v.world)
+    end,
+    function(v)
+        return v.algo == "il" and v.transport ~= "peer"
+            and ("transport %s has no islands: they save crossings between peers"):format(v.transport)
+    end,
+    function(v)
+        return v.algo == "il" and v.rank == "own"
+            and "a rank's place in its island comes from the topology: to know the rank gains nothing"
+    end,
+    function(v)
         local whole, reason = tactics.whole_rows(v.hidden, v.dtype)
         return not whole and reason
     end,
     function(v)
-        return v.algo == "ts" and v.hidden > 0
+        return v.algo ~= "os" and v.hidden > 0
             and "two-shot splits the call by packs, not by rows: hidden gains nothing"
     end,
     function(v)
@@ -267,6 +280,11 @@ function tactics.kind(v)
         end
     end
     return table.concat(words, " ")
+end
+
+-- RF_VARIANT_ flags: of its algorithm and its way to be launched.
+function tactics.flags(v)
+    return (tactics.row.algo[v.algo].flags or 0) | (v.launch and tactics.row.launch[v.launch].number or 0)
 end
 
 -- Kernels that a variant is compiled to.

@@ -10,14 +10,14 @@
 #include <stddef.h> /* size_t, offsetof */
 #include <stdint.h>
 
-#define RF_ABI       2
+#define RF_ABI       3
 #define RF_MAX_WORLD 8
 
 /* Lists that the generator (gen/tactics.lua) and the runtime must agree on: X(CODE, text, number).
  * tests/codegen compares the Lua side with these lines. */
 #define RF_OP_LIST(X)        X(ALL_REDUCE, "ar", 0)
 #define RF_DTYPE_LIST(X)     X(F32, "f32", 0) X(BF16, "bf16", 1) X(F16, "f16", 2)
-#define RF_ALGO_LIST(X)      X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1)
+#define RF_ALGO_LIST(X)      X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1) X(ISLANDS, "il", 2)
 #define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0) X(PEER, "peer", 1) X(HOST, "host", 2)
 #define RF_WIRE_LIST(X)      X(FLAG, "flag", 0) X(NAN, "nan", 1) X(EPOCH, "e12", 2)
 #define RF_ISA_LIST(X)                                                                             \
@@ -100,7 +100,13 @@ typedef enum rf_fault_code {
     RF_FAULT_BUSY = 6        /* two kernels at once on one channel */
 } rf_fault_code;
 
-typedef enum rf_step { RF_STEP_ENTRY = 0, RF_STEP_ARRIVE = 1, RF_STEP_ANSWER = 2 } rf_step;
+/* RELAY: an answer that itself waits for an answer. */
+typedef enum rf_step {
+    RF_STEP_ENTRY = 0,
+    RF_STEP_ARRIVE = 1,
+    RF_STEP_ANSWER = 2,
+    RF_STEP_RELAY = 3
+} rf_step;
 
 #define RF_POISON(culprit, code) (((uint32_t)(code) << 8) | ((uint32_t)(culprit) + 1u))
 #define RF_POISON_CULPRIT(word)  (((word)&0xffu) - 1u)
@@ -215,6 +221,8 @@ typedef struct rf_params {
     const rf_cpu_host *host; /* cpu only */
     void *host_ctx;          /* cpu: for the host's functions; cuda: the channel's rf_page, in host
                                 memory that the device maps */
+    /* islands: the ranks of the first one, then those of the second; the same on all ranks */
+    uint8_t order[RF_MAX_WORLD];
 } rf_params;
 
 typedef void (*rf_cpu_entry)(const rf_params *params);

@@ -8,6 +8,11 @@ return {
             unroll = { 1 }, threads = { 256 }, rank = { "any", "own" }, launch = { "seq" },
         },
         {
+            op = { "ar" }, world = { 4 }, dtype = { "bf16" }, hidden = { 0 },
+            algo = { "il" }, transport = { "peer" }, wire = { "nan" }, isa = { "sm90" },
+            unroll = { 1 }, threads = { 256 }, rank = { "any" }, launch = { "seq", "dep" },
+        },
+        {
             op = { "ar" }, world = { 2 }, dtype = { "bf16" }, hidden = { 0 },
             algo = { "os" }, transport = { "peer" }, wire = { "nan" }, isa = { "sm90" },
             unroll = { 2 }, threads = { 512 }, rank = { "own" }, launch = { "dep" },

@@ -27,7 +27,8 @@ static __attribute__((cold)) rf_result keep(rf_comm *comm, rfi_channel *channel,
         return keep(comm, channel, &fail_err);                                                     \
     } while (0)
 
-static const char *const step_text[] = {"entry", "arrival", "answer"};
+static const char *const step_text[] = {"entry", "arrival", "answer", "relayed answer"};
+#define N_STEPS (sizeof step_text / sizeof *step_text)
 
 /* What a fault record adds to "rank 2 did not arrive ...". */
 static void describe(const rf_fault *f, const rf_params *params, uint64_t count, char *buf,
@@ -37,7 +38,7 @@ static void describe(const rf_fault *f, const rf_params *params, uint64_t count,
     int used = 0;
     if (f->code)
         used = snprintf(buf, size, " (step %llu, %s", (unsigned long long)f->sequence,
-                        f->step < 3 ? step_text[f->step] : "?");
+                        f->step < N_STEPS ? step_text[f->step] : "?");
     if (f->code == RF_FAULT_DEADLINE)
         snprintf(buf + used, size - (size_t)used, ", after %llu ms)",
                  (unsigned long long)(params->deadline_ns / 1000000u));

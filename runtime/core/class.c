@@ -87,8 +87,8 @@ uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes
         return rfi_class_grid(bytes);
     uint32_t most = comm->max_grid, pack = v->wire == RFI_WIRE_EPOCH ? 12 : 16;
     uint64_t packs = (bytes + pack - 1) / pack, turn = (uint64_t)v->threads * v->unroll;
-    if (v->algo == TS)
-        packs = (packs + v->world - 1) / v->world;
+    uint32_t owners = v->algo == TS ? v->world : v->algo == RFI_ALGO_ISLANDS ? v->world / 2 : 1;
+    packs = (packs + owners - 1) / owners;
     if (v->transport == RFI_TRANSPORT_HOST && most > host_blocks(v, rfi_class_of(bytes)))
         most = host_blocks(v, rfi_class_of(bytes));
     uint64_t blocks = (packs + turn - 1) / turn;

@@ -112,8 +112,22 @@ static void store(void *to, const float *from, size_t at, size_t n, rf_dtype dty
     }
 }
 
-rf_result rf_oracle_all_reduce(const void *const *in, void *out, uint64_t count, rf_dtype dtype,
-                               int world)
+/* sum = in[order[0]] + in[order[1]] ..., n of them. */
+static void add_up(float *sum, const void *const *in, const uint8_t *order, int n, size_t at,
+                   size_t count, rf_dtype dtype)
+{
+    float next[BLOCK];
+    widen(sum, in[order[0]], at, count, dtype);
+    for (int r = 1; r < n; r++) {
+        widen(next, in[order[r]], at, count, dtype);
+        for (size_t i = 0; i < count; i++) {
+            sum[i] = sum[i] + next[i];
+        }
+    }
+}
+
+static rf_result check(const void *const *in, const void *out, uint64_t count, rf_dtype dtype,
+                       int world)
 {
     if (rf_dtype_size(dtype) == 0) {
         return RF_E_DTYPE;
@@ -132,18 +146,25 @@ rf_result rf_oracle_all_reduce(const void *const *in, void *out, uint64_t count,
             return RF_E_ARG;
         }
     }
+    return RF_OK;
+}
+
+/* The sum of the first `first` ranks of the order, then that of the others added to it. */
+static void sum_up(const void *const *in, void *out, uint64_t count, rf_dtype dtype, int world,
+                   const uint8_t *order, int first)
+{
 #if defined(__SSE__)
     unsigned callers = _mm_getcsr(); /* the caller may flush denormals; the definition does not */
     _mm_setcsr(MXCSR_RESET);
 #endif
     for (uint64_t at = 0; at < count; at += BLOCK) {
-        float sum[BLOCK], next[BLOCK];
+        float sum[BLOCK], others[BLOCK];
         size_t n = count - at < BLOCK ? (size_t)(count - at) : BLOCK;
-        widen(sum, in[0], at, n, dtype);
-        for (int r = 1; r < world; r++) {
-            widen(next, in[r], at, n, dtype);
+        add_up(sum, in, order, first, at, n, dtype);
+        if (first < world) {
+            add_up(others, in, order + first, world - first, at, n, dtype);
             for (size_t i = 0; i < n; i++) {
-                sum[i] = sum[i] + next[i];
+                sum[i] = sum[i] + others[i];
             }
         }
         store(out, sum, at, n, dtype);
@@ -151,5 +172,38 @@ rf_result rf_oracle_all_reduce(const void *const *in, void *out, uint64_t count,
 #if defined(__SSE__)
     _mm_setcsr(callers);
 #endif
+}
+
+rf_result rf_oracle_all_reduce(const void *const *in, void *out, uint64_t count, rf_dtype dtype,
+                               int world)
+{
+    static const uint8_t order[RF_MAX_WORLD] = {0, 1, 2, 3, 4, 5, 6, 7};
+    rf_result bad = check(in, out, count, dtype, world);
+    if (!bad && count) {
+        sum_up(in, out, count, dtype, world, order, world);
+    }
+    return bad;
+}
+
+rf_result rf_oracle_islands(const void *const *in, void *out, uint64_t count, rf_dtype dtype,
+                            int world, const uint8_t *order)
+{
+    unsigned seen = 0;
+    rf_result bad = check(in, out, count, dtype, world);
+    if (bad) {
+        return bad;
+    }
+    if (!order || world < 2 || world % 2) {
+        return RF_E_ARG;
+    }
+    for (int i = 0; i < world; i++) {
+        seen |= order[i] < world ? 1u << order[i] : 0;
+    }
+    if (seen != (1u << world) - 1) {
+        return RF_E_ARG;
+    }
+    if (count) {
+        sum_up(in, out, count, dtype, world, order, world / 2);
+    }
     return RF_OK;
 }

@@ -99,6 +99,8 @@ const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
     const rfi_transport *t = &comm->transport[v->transport];
     if (!t->on)
         return t->why.code ? off[v->transport] : "needs another backend";
+    if (v->algo == RFI_ALGO_ISLANDS)
+        return "the ranks are on no islands";
     if (v->isa > 31 || !(comm->isa_mask >> v->isa & 1))
         return "needs instructions that not every rank has";
     if (v->flags & RF_VARIANT_DEPENDENT && !(comm->config.flags & RF_DEPENDENT))

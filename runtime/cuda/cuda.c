@@ -216,8 +216,9 @@ static rf_result cuda_permit(rfi_device *d, uint8_t transport, rf_error *err)
 /* ---- memory ---- */
 
 /* Peer: room for a two-shot of the whole capacity: a box for every rank, in both phases, each
- * rounded up to a pack. A one-shot needs world times its size, so that it is for smaller tensors
- * where there are more than two ranks. Host: abi.h says. */
+ * rounded up to a pack; in islands there are fewer and larger ones. A one-shot needs world times
+ * its size, so that it is for smaller tensors where there are more than two ranks. Host: abi.h
+ * says. */
 static rfi_layout cuda_layout(uint8_t transport, uint64_t capacity_bytes)
 {
     rfi_layout l;
@@ -235,10 +236,13 @@ static rfi_layout cuda_layout(uint8_t transport, uint64_t capacity_bytes)
 
 static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_t bytes)
 {
-    uint64_t packs = (bytes + 15) / 16;
+    uint64_t packs = (bytes + 15) / 16, island = v->world / 2;
     if (v->wire == RFI_WIRE_NAN && v->algo == RFI_ALGO_ONE_SHOT &&
         v->world * packs * 16 > slot_bytes)
         return "one-shot needs the room of all ranks' tensors";
+    if (v->algo == RFI_ALGO_ISLANDS &&
+        2 * island * ((packs + island - 1) / island) * 16 > slot_bytes)
+        return "islands need twice the tensor's room";
     if (v->wire == RFI_WIRE_EPOCH && (bytes + 11) / 12 * 16 > slot_bytes)
         return "is for tensors that fit into a slot of host memory";
     if (v->wire == RFI_WIRE_FLAG && packs > RF_RING_PACKS)

@@ -159,6 +159,13 @@ RF_API int rf_dtype_parse(const char *name);
  * any in[r]. world 1 to 8. Errors: E_ARG, E_DTYPE. Pure. */
 RF_API rf_result rf_oracle_all_reduce(const void *const *in, void *out, uint64_t count,
                                       rf_dtype dtype, int world);
+/* The same for tactics of two islands (RF_REASSOC): the sum of the first half of `order`, in that
+ * order, plus the sum of the second half, then the one rounding. Before the rounding it is within
+ * world / 2 * 2^-24 * (|in[0][i]| + |in[1][i]| + ...) of the exact sum, to first order; rank order
+ * within (world - 1) times that. order: every rank once, as rf_islands_query gives it; world even.
+ * Errors: E_ARG, E_DTYPE. Pure. */
+RF_API rf_result rf_oracle_islands(const void *const *in, void *out, uint64_t count, rf_dtype dtype,
+                                   int world, const uint8_t *order);
 
 /* ================================================= bootstrap
  * ================================================= */

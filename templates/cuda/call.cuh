@@ -8,11 +8,12 @@
  *
  * Two slots suffice. Rank A stores into slot e mod 2 of rank B for call e + 2 only after its own
  * call e + 1 ended. That call needed B's contribution, which B pushed in its call e + 1, hence
- * after B's call e had ended: B has read slot e mod 2 and re-armed it. This needs that every rank
- * sends in every call and that nothing of a call (first push, epoch read, re-arming) comes before
- * the previous kernel of the stream has ended: with dependent launch, the wait is first. The same
- * holds where A stores into its own slot in host memory and B reads it there, and for the two
- * halves of the ring. */
+ * after B's call e had ended: B has read slot e mod 2 and re-armed it. A need not have heard it
+ * from B: no call ends without the sum of at least one pack, in which every rank's pack is, perhaps
+ * inside an owner's sum or an island's. This needs that every rank sends in every call and that
+ * nothing of a call (first push, epoch read, re-arming) comes before the previous kernel of the
+ * stream has ended: with dependent launch, the wait is first. The same holds where A stores into
+ * its own slot in host memory and B reads it there, and for the two halves of the ring. */
 #ifndef RANKFOLD_CUDA_CALL_CUH
 #define RANKFOLD_CUDA_CALL_CUH
 
@@ -114,12 +115,13 @@ RF_DEVICE void arrive(const rf_turn *turn, uint32_t threads)
 
 /* Looks up from a fruitless wait. Returns when this call began to wait (pass it to the next look),
  * or RF_GIVE_UP. In a two-shot, an owner that is itself kept waiting is not to blame: who waits for
- * an answer grants an eighth more, in which the owner's verdict arrives. */
+ * an answer grants an eighth more, in which the owner's verdict arrives; who waits for one that
+ * waits for an answer, two. */
 RF_COLD uint64_t look_up(const rf_params *p, uint32_t rank, uint32_t world, uint32_t culprit,
                          uint32_t step, uint64_t epoch, uint64_t since)
 {
     uint64_t now = time_ns();
-    uint64_t limit = p->deadline_ns + (step == RF_STEP_ANSWER ? p->deadline_ns / 8 : 0);
+    uint64_t limit = p->deadline_ns + (step - RF_STEP_ARRIVE) * (p->deadline_ns / 8);
     const rf_page *page = (const rf_page *)p->host_ctx;
     uint32_t poison = load_word_sys(&p->control->poison);
     poison = poison ? poison : load_word_sys(poison_of(p, rank));

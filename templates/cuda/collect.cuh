@@ -4,6 +4,20 @@
 
 #include "cuda/shares.cuh"
 
+RF_DEVICE uint32_t step_of(const rf_shares *s, rf_box box)
+{
+    if (box == RF_BOX_SUM) {
+        return s->islands ? RF_STEP_RELAY : RF_STEP_ANSWER;
+    }
+    return box == RF_BOX_OTHER ? RF_STEP_ANSWER : RF_STEP_ARRIVE;
+}
+
+/* Who is to blame where nothing comes from q. */
+RF_DEVICE uint32_t source_of(const rf_shares *s, rf_box box, uint32_t q)
+{
+    return box == RF_BOX_OTHER ? partner_of(s) : rank_of(s, q);
+}
+
 /* Reads what the tile expects in a box until all is there: all loads of a turn are issued before
  * one is tested. Returns 0 when the call has failed. */
 RF_DEVICE uint32_t collect(const rf_shares *s, rf_box box, uint32_t first,
@@ -45,8 +59,8 @@ RF_DEVICE uint32_t collect(const rf_shares *s, rf_box box, uint32_t first,
         }
         if (missing && ++polls % RF_CHECK_EVERY == 0) {
             *since =
-                look_up(s->t.p, s->rank, s->world, missing - 1,
-                        box == RF_BOX_SUM ? RF_STEP_ANSWER : RF_STEP_ARRIVE, s->turn.epoch, *since);
+                look_up(s->t.p, rank_of(s, s->rank), s->world << s->islands,
+                        source_of(s, box, missing - 1), step_of(s, box), s->turn.epoch, *since);
             missing = *since == RF_GIVE_UP ? 0 : missing;
         }
     } while (missing); /* one way out: two would double the registers of what was read */

@@ -11,7 +11,8 @@
 #else
 #define RF_ELEMENT_BYTES 2
 #endif
-#define RF_LANES (16 / RF_ELEMENT_BYTES) /* elements of a pack */
+#define RF_LANES      (16 / RF_ELEMENT_BYTES) /* elements of a pack */
+#define RF_SUMS_PACKS (RF_LANES / 4)          /* packs that its sums take in fp32 */
 
 typedef struct rf_sums {
     float f[RF_LANES];
@@ -62,15 +63,41 @@ RF_DEVICE rf_pack16 narrow(rf_sums s)
     return v;
 }
 
-/* The sum over all ranks: of the own pack and, at v[q], rank q's. */
-RF_DEVICE rf_pack16 sum_of(uint32_t world, uint32_t rank, rf_pack16 own, const rf_pack16 *v)
+/* The sums over all ranks: of the own pack and, at v[q], rank q's. */
+RF_DEVICE rf_sums sums_of(uint32_t world, uint32_t rank, rf_pack16 own, const rf_pack16 *v)
 {
     rf_sums sums = widen(rank == 0 ? own : v[0]);
 #pragma unroll
     for (uint32_t q = 1; q < world; q++) {
         sums = add(sums, q == rank ? own : v[q]);
     }
-    return narrow(sums);
+    return sums;
+}
+
+RF_DEVICE rf_pack16 sum_of(uint32_t world, uint32_t rank, rf_pack16 own, const rf_pack16 *v)
+{
+    return narrow(sums_of(world, rank, own, v));
+}
+
+/* Pack `number` of RF_SUMS_PACKS of the sums as they are. A sum that is NaN is the canonical one,
+ * so no word is the sentinel. */
+RF_DEVICE rf_pack16 pack_of_sums(const rf_sums *s, uint32_t number)
+{
+    rf_pack16 v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v.w[i] = bits_of_float(s->f[4 * number + i]);
+    }
+    return v;
+}
+
+RF_DEVICE rf_sums add_sums(rf_sums a, const rf_pack16 *v)
+{
+#pragma unroll
+    for (int i = 0; i < RF_LANES; i++) {
+        a.f[i] += float_of_bits(v[i / 4].w[i % 4]);
+    }
+    return a;
 }
 
 #endif

@@ -102,7 +102,7 @@ RF_DEVICE void all_reduce_ts(const rf_params *p, uint32_t world, uint32_t rank, 
     s.t = tensor_of(p, RF_WIRE_PACK_BYTES);
     s.part = part_of(s.t.packs, world);
     s.stride = grid_size() * threads;
-    s.world = world, s.rank = rank, s.unroll = unroll;
+    s.world = world, s.rank = rank, s.unroll = unroll, s.islands = 0;
     if (dependent) {
         dependents_wait();
     }

@@ -2,8 +2,9 @@
  * peers' memory and polls its own, and re-arms what it has read.
  *
  * A slot holds for a one-shot one box of `part` packs per source rank: world * bytes <= slot_bytes.
- * For a two-shot it holds one box of `part` packs per source, then one per owner. The layout may
- * depend on the call's size, since a slot is all sentinel when its turn comes. */
+ * For a two-shot it holds one box of `part` packs per source, then one per owner; what a rank would
+ * send to itself in these, with islands, its partner sends. The layout may depend on the call's
+ * size, since a slot is all sentinel when its turn comes. */
 #ifndef RANKFOLD_CUDA_WIRE_NAN_CUH
 #define RANKFOLD_CUDA_WIRE_NAN_CUH
 
@@ -23,10 +24,16 @@ RF_DEVICE unsigned char *box_at(const rf_shares *s, uint32_t where, uint32_t num
            ((uint64_t)number * s->part + i) * 16;
 }
 
+/* The box's number for what comes from q. */
+RF_DEVICE uint32_t box_number(const rf_shares *s, rf_box box, uint32_t q)
+{
+    return box == RF_BOX_OTHER ? q * s->world + s->rank : box == RF_BOX_SUM ? s->world + q : q;
+}
+
 /* Where rank q's pack of a box arrives. */
 RF_DEVICE unsigned char *wire_at(const rf_shares *s, rf_box box, uint32_t q, uint32_t i)
 {
-    return box_at(s, s->rank, box == RF_BOX_SUM ? s->world + q : q, i);
+    return box_at(s, rank_of(s, s->rank), box_number(s, box, q), i);
 }
 
 /* What travels for v. */
@@ -42,7 +49,13 @@ RF_DEVICE rf_pack16 wire_seal(const rf_shares *s, rf_pack16 v)
 
 RF_DEVICE void wire_send_part(const rf_shares *s, uint32_t owner, uint32_t i, rf_pack16 v)
 {
-    store_sys(box_at(s, owner, s->rank, i), v);
+    store_sys(box_at(s, rank_of(s, owner), box_number(s, RF_BOX_PART, s->rank), i), v);
+}
+
+/* Islands: one of the RF_SUMS_PACKS packs of the own island's sums. */
+RF_DEVICE void wire_send_other(const rf_shares *s, uint32_t number, uint32_t i, rf_pack16 v)
+{
+    store_sys(box_at(s, partner_of(s), box_number(s, RF_BOX_OTHER, number), i), v);
 }
 
 /* To all others; box is RF_BOX_WHOLE or RF_BOX_SUM. Not all ranks at one port at a time. */
@@ -50,7 +63,7 @@ RF_DEVICE void wire_send_all(const rf_shares *s, rf_box box, uint32_t i, rf_pack
 {
 #pragma unroll
     for (uint32_t k = 1; k < s->world; k++) {
-        store_sys(box_at(s, after(s, k), box == RF_BOX_SUM ? s->world + s->rank : s->rank, i), v);
+        store_sys(box_at(s, rank_of(s, after(s, k)), box_number(s, box, s->rank), i), v);
     }
 }
 

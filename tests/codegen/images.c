@@ -7,8 +7,8 @@
 
 #define FATBIN 0xba55ed50u /* how nvcc's fat binaries begin */
 
-extern const int rfi_abi_2;
-const int rfi_abi_2 = 2;
+extern const int rfi_abi_3;
+const int rfi_abi_3 = 3;
 
 extern const rf_pack PACK;
 
@@ -28,7 +28,8 @@ int main(void)
             const rf_variant *v = &shard->variants[k];
             int owned = strstr(v->name, "_own_") != NULL, late = strstr(v->name, "_dep") != NULL;
             if (v->entry || !v->threads || v->by_rank != owned ||
-                v->flags != (late ? RF_VARIANT_DEPENDENT : 0u)) {
+                v->flags != ((late ? RF_VARIANT_DEPENDENT : 0u) |
+                             (strstr(v->name, "_il_") ? RF_VARIANT_REASSOC : 0u))) {
                 printf("%s WRONG\n", v->name);
             }
         }

@@ -97,10 +97,15 @@ function Space.test_every_axis_fits_its_field_of_rf_variant()
     end
 end
 
-function Space.test_dependent_launch_is_the_flag_of_abi_h()
+function Space.test_flags_are_those_of_abi_h()
     local header = assert(files.read("templates/abi.h"))
-    luaunit.assertEquals(header:match("#define RF_VARIANT_DEPENDENT (%d+)u"),
-        tostring(tactics.row.launch.dep.number))
+    local function flag(name)
+        return tonumber(header:match("#define RF_VARIANT_" .. name .. " +(%d+)u"))
+    end
+    luaunit.assertEquals(tactics.flags(with({}, PEER)), flag "DEPENDENT")
+    luaunit.assertEquals(tactics.flags(with({ launch = "seq" }, PEER)), 0)
+    luaunit.assertEquals(tactics.flags(with({ algo = "il" }, PEER)), flag "REASSOC" | flag "DEPENDENT")
+    luaunit.assertEquals(tactics.flags(VECTOR), 0)
 end
 
 function Space.test_name_is_as_documented()
@@ -190,7 +195,12 @@ function Space.test_feasible_says_why_not()
         { { isa = "sm80" }, "sm80 has no dependent launch" },
         { { isa = "avx2" }, "avx2 code cannot use transport peer" },
         { { copy = "ca" }, "transport peer has no copy" },
+        { { algo = "il" }, "to know the rank gains nothing" },
+        { { algo = "il", rank = "any", world = 2 }, "are no way to part 2" },
+        { { algo = "il", rank = "any", world = 7 }, "are no way to part 7" },
+        { { algo = "il", rank = "any", hidden = 4096 }, "hidden gains nothing" },
     }
+    luaunit.assertTrue(tactics.feasible(with({ algo = "il", rank = "any" }, PEER)))
     for _, case in ipairs(cases) do
         local feasible, reason = tactics.feasible(with(case[1], PEER))
         luaunit.assertFalse(feasible, case[2])
@@ -199,6 +209,7 @@ function Space.test_feasible_says_why_not()
     luaunit.assertTrue(tactics.feasible(HOST))
     luaunit.assertTrue(tactics.feasible(with({ wire = "e12", algo = "os", threads = 64 }, HOST)))
     cases = {
+        { { algo = "il" }, "transport host has no islands" },
         { { wire = "nan" }, "transport host signals through wire e12 or flag, not nan" },
         { { world = 1, algo = "os" }, "nothing goes through host memory in a world of 1" },
         { { threads = 64 }, "64 threads: two warps of a ring's block announce and watch" },

@@ -16,7 +16,7 @@
 #include "core/group.h"
 
 RF_DECLARE_PACK(cpu_small);
-extern const int rfi_abi_2;
+extern const int rfi_abi_3;
 
 /* ---- candidates that misbehave, for two ranks and f32; the honest work is a variant's of the
  * small pack ---- */
@@ -67,7 +67,7 @@ static const rf_shard fake_shard = {
     .name = "fake", .world = 2, .n = sizeof fakes / sizeof *fakes, .variants = fakes};
 static const rf_shard *const fake_shards[] = {&fake_shard};
 static const rf_pack fake_pack = {
-    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_2, 1, sizeof fakes / sizeof *fakes, fake_shards,
+    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_3, 1, sizeof fakes / sizeof *fakes, fake_shards,
 };
 
 /* Its only variant for everybody is slower by far than the dependent one. */
@@ -83,7 +83,7 @@ static const rf_variant unlike[] = {
 static const rf_shard unlike_shard = {.name = "unlike", .world = 2, .n = 2, .variants = unlike};
 static const rf_shard *const unlike_shards[] = {&unlike_shard};
 static const rf_pack unlike_pack = {
-    RF_ABI, sizeof(rf_pack), "unlike", "cc", &rfi_abi_2, 1, 2, unlike_shards,
+    RF_ABI, sizeof(rf_pack), "unlike", "cc", &rfi_abi_3, 1, 2, unlike_shards,
 };
 
 static void find_honest(void)

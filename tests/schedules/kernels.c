@@ -6,6 +6,9 @@
 #endif
 #include "cuda/one_shot.cuh"
 #include "cuda/two_shot.cuh"
+#if !HOST
+#include "cuda/islands.cuh"
+#endif
 #if HOST
 #include "cuda/ring.cuh"
 #endif
@@ -20,6 +23,13 @@
     X(ring_ts, world, 1, 1, RING_THREADS) X(ring_ts, world, 2, 0, RING_THREADS)
 #else
 #define RING(X, world)
+#endif
+#if HOST
+#define ISLANDS(X, world)
+#else
+#define ISLANDS(X, world)                                                                          \
+    X(all_reduce_il, world, 1, 0, THREADS)                                                         \
+    X(all_reduce_il, world, 2, 1, THREADS)
 #endif
 #define ALL(X, world)                                                                              \
     X(all_reduce_os, world, 1, 0, THREADS)                                                         \
@@ -40,18 +50,20 @@ ALL(KERNEL, 5)
 ALL(KERNEL, 6)
 ALL(KERNEL, 7)
 ALL(KERNEL, 8)
+ISLANDS(KERNEL, 4)
+ISLANDS(KERNEL, 6)
+ISLANDS(KERNEL, 8)
 
 #define ROW(name, world, unroll, dependent, threads)                                               \
     {name##_w##world##_u##unroll, threads, dependent},
 const kernel_table TABLE = {
     HOST,
     RF_SHARD_DTYPE,
-    HOST ? 8 : 4,
     {[2] = {ALL(ROW, 2)},
      [3] = {ALL(ROW, 3)},
-     [4] = {ALL(ROW, 4)},
+     [4] = {ALL(ROW, 4) ISLANDS(ROW, 4)},
      [5] = {ALL(ROW, 5)},
-     [6] = {ALL(ROW, 6)},
+     [6] = {ALL(ROW, 6) ISLANDS(ROW, 6)},
      [7] = {ALL(ROW, 7)},
-     [8] = {ALL(ROW, 8)}},
+     [8] = {ALL(ROW, 8) ISLANDS(ROW, 8)}},
 };

@@ -14,13 +14,13 @@ typedef struct kernel_row {
     int dependent;
 } kernel_row;
 
-#define KERNELS_E12 4 /* of the host transport's: the first so many; the others are the ring's */
+#define KERNELS_FLAT                                                                               \
+    4 /* of a transport: the first so many; the others are the ring's or islands' */
 
 typedef struct kernel_table {
     int host;
     int dtype;
-    uint32_t n;                          /* for each world */
-    kernel_row row[RF_MAX_WORLD + 1][8]; /* by world, from 2 */
+    kernel_row row[RF_MAX_WORLD + 1][8]; /* by world, from 2; kernel NULL: none */
 } kernel_table;
 
 extern const kernel_table kernels_peer_f32, kernels_peer_bf16, kernels_peer_f16, kernels_host_f32,

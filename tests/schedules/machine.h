@@ -34,7 +34,8 @@ typedef enum machine_flaw {
     FLAW_NO_FENCE,    /* a fence does not wait for stores */
     FLAW_NO_TAG,      /* wire e12: the tag is always the same */
     FLAW_NO_UPKEEP,   /* wire e12: vectors that calls don't use keep their tags */
-    FLAW_WINDOW       /* ring: one chunk fewer than it needs */
+    FLAW_WINDOW,      /* ring: one chunk fewer than it needs */
+    FLAW_GROUPING     /* islands: one rank takes another for its partner */
 } machine_flaw;
 
 typedef struct machine_config {

@@ -24,20 +24,35 @@ typedef struct series {
     uint32_t runs, calls, count;
     uint64_t slot_bytes; /* 0: as calls need */
     uint32_t tag_mask;
+    uint8_t worlds[8];
 } series;
 
 #define ALL_TAGS 0xffffffffu
+#define MIXED                                                                                      \
+    {                                                                                              \
+        2, 3, 4, 5, 2, 3, 4, 8                                                                     \
+    }
+#define EVEN                                                                                       \
+    {                                                                                              \
+        4, 4, 6, 4, 4, 6, 4, 8                                                                     \
+    }
 static const series all_series[] = {
-    {"peer_f32", &kernels_peer_f32, 0, 4, 4000, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"peer_bf16", &kernels_peer_bf16, 0, 4, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"peer_f16", &kernels_peer_f16, 0, 4, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_f32", &kernels_host_f32, 0, 8, 3000, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_bf16", &kernels_host_bf16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_f16", &kernels_host_f16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_e12", &kernels_host_f32, 0, KERNELS_E12, 400, 7, MAX_COUNT, 0, ALL_TAGS},
-    {"host_ring", &kernels_host_f32, KERNELS_E12, 4, 400, 7, MAX_COUNT, 0, ALL_TAGS},
+    {"peer_f32", &kernels_peer_f32, 0, 6, 4000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"peer_bf16", &kernels_peer_bf16, 0, 6, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"peer_f16", &kernels_peer_f16, 0, 6, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"islands_mixed", &kernels_peer_bf16, 0, 6, 500, 7, MAX_COUNT, 0, ALL_TAGS, EVEN},
+    /* the least room that there may be: world * (packs / (world / 2)) */
+    {"islands_f32", &kernels_peer_f32, KERNELS_FLAT, 2, 600, 7, MAX_COUNT, 1280, ALL_TAGS, EVEN},
+    {"islands_f16", &kernels_peer_f16, KERNELS_FLAT, 2, 300, 7, MAX_COUNT, 0, ALL_TAGS, EVEN},
+    /* mostly fewer packs than places in an island */
+    {"islands_few", &kernels_peer_bf16, 0, 6, 500, 12, 12, 0, ALL_TAGS, EVEN},
+    {"host_f32", &kernels_host_f32, 0, 8, 3000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"host_bf16", &kernels_host_bf16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"host_f16", &kernels_host_f16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"host_e12", &kernels_host_f32, 0, KERNELS_FLAT, 400, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"host_ring", &kernels_host_f32, KERNELS_FLAT, 4, 400, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
     /* four vectors in a slot, tags that come round after 16 calls */
-    {"host_tags", &kernels_host_f32, 0, KERNELS_E12, 150, MAX_CALLS, 12, 64, 15},
+    {"host_tags", &kernels_host_f32, 0, KERNELS_FLAT, 150, MAX_CALLS, 12, 64, 15, MIXED},
 };
 #define N_SERIES (sizeof all_series / sizeof *all_series)
 
@@ -59,7 +74,7 @@ static unsigned char *result_of(call *c, uint32_t rank)
 
 /* Payload differs in every word of every call, so that a stale or foreign word shows; with all-ones
  * words among it, and in 16 bits every pattern. */
-static void call_fill(machine *m, call *c, const series *s, uint32_t world)
+static void call_fill(machine *m, call *c, const series *s, uint32_t world, const uint8_t *order)
 {
     const void *in[RF_MAX_WORLD];
     uint32_t bytes = (uint32_t)rf_dtype_size((rf_dtype)s->table->dtype);
@@ -79,7 +94,31 @@ static void call_fill(machine *m, call *c, const series *s, uint32_t world)
         }
         in[r] = c->in[r] + c->offset;
     }
-    rf_oracle_all_reduce(in, c->want, c->count, (rf_dtype)s->table->dtype, (int)world);
+    if (order) {
+        rf_oracle_islands(in, c->want, c->count, (rf_dtype)s->table->dtype, (int)world, order);
+    } else {
+        rf_oracle_all_reduce(in, c->want, c->count, (rf_dtype)s->table->dtype, (int)world);
+    }
+}
+
+/* Any grouping will do. */
+static void shuffle(machine *m, uint8_t order[RF_MAX_WORLD], uint32_t world)
+{
+    for (uint32_t i = 0; i < world; i++) {
+        uint32_t at = machine_random(m, i + 1);
+        order[i] = order[at];
+        order[at] = (uint8_t)i;
+    }
+}
+
+static const kernel_row *pick(machine *m, const series *s, uint32_t world, uint32_t *which)
+{
+    const kernel_row *row;
+    do {
+        *which = s->first + machine_random(m, s->kernels);
+        row = &s->table->row[world][*which];
+    } while (!row->kernel);
+    return row;
 }
 
 #define NOBODY RF_MAX_WORLD
@@ -102,9 +141,8 @@ static int is_blamed(const machine *m, uint32_t world, uint32_t absent)
  * be, else what was wrong. */
 static const char *run(const series *s, uint64_t seed, machine_flaw flaw, int leaves)
 {
-    static const uint32_t worlds[] = {2, 3, 4, 5, 2, 3, 4, 8};
     static char wrong[160];
-    uint32_t world = worlds[seed % 8];
+    uint32_t world = s->worlds[seed % 8];
     machine_config config = {.seed = seed, .world = world, .flaw = flaw};
     config.host = s->table->host;
     config.tag_mask = s->tag_mask;
@@ -117,16 +155,23 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, int le
     uint32_t n = s->calls / 2 + machine_random(m, s->calls / 2);
     uint32_t absent = leaves ? machine_random(m, world) : NOBODY;
     uint32_t last = leaves ? machine_random(m, n) : n; /* the first call that is not complete */
+    uint8_t order[RF_MAX_WORLD] = {0};
+    shuffle(m, order, world);
     wrong[0] = 0;
     for (uint32_t k = 0; k < n; k++) {
         uint32_t grid = 1 + machine_random(m, 3);
-        uint32_t which = s->first + machine_random(m, s->kernels);
-        const kernel_row *row = &s->table->row[world][which];
-        call_fill(m, &calls[k], s, world);
+        uint32_t which;
+        const kernel_row *row = pick(m, s, world, &which);
+        int islands = !s->table->host && which >= KERNELS_FLAT;
+        call_fill(m, &calls[k], s, world, islands ? order : NULL);
         for (uint32_t r = 0; r < world; r++) {
             rf_params p = {.in = calls[k].in[r] + calls[k].offset,
                            .out = result_of(&calls[k], r),
                            .count = calls[k].count};
+            uint32_t turned = flaw == FLAW_GROUPING && r == 0 ? 1 : 0;
+            for (uint32_t i = 0; i < world; i++) {
+                p.order[i] = order[(i + turned) % world];
+            }
             if (r != absent || k < last) {
                 machine_launch(m, r, row->kernel, grid, row->threads, row->dependent, p);
             }
@@ -239,17 +284,29 @@ int main(int argc, char **argv)
         SUM("peer_f32"),
         SUM("peer_bf16"),
         SUM("peer_f16"),
+        SUM("islands_mixed"),
+        SUM("islands_f32"),
+        SUM("islands_f16"),
+        SUM("islands_few"),
         SUM("host_f32"),
         SUM("host_bf16"),
         SUM("host_f16"),
         SUM("host_tags"),
         NAMED("peer_f32"),
+        NAMED("islands_f32"),
+        NAMED("islands_few"),
         NAMED("host_f32"),
         FOUND("one slot fewer", "peer_f32", FLAW_ONE_SLOT),
         FOUND("an epoch per block", "peer_f32", FLAW_BLOCK_EPOCH),
         FOUND("a push before the wait", "peer_f32", FLAW_NO_WAIT),
         FOUND("a slot left as it is", "peer_f32", FLAW_NO_REARM),
         FOUND("a slot cleared too early", "peer_f32", FLAW_EARLY_CLEAR),
+        FOUND("one slot fewer", "islands_f32", FLAW_ONE_SLOT),
+        FOUND("an epoch per block", "islands_f32", FLAW_BLOCK_EPOCH),
+        FOUND("a push before the wait", "islands_f32", FLAW_NO_WAIT),
+        FOUND("a slot left as it is", "islands_f32", FLAW_NO_REARM),
+        FOUND("a slot cleared too early", "islands_f32", FLAW_EARLY_CLEAR),
+        FOUND("another grouping on one rank", "islands_f32", FLAW_GROUPING),
         FOUND("one slot fewer", "host_e12", FLAW_ONE_SLOT),
         FOUND("a store before the wait", "host_e12", FLAW_NO_WAIT),
         FOUND("a vector that tears", "host_e12", FLAW_TEARING),

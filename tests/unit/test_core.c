@@ -15,7 +15,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 
-extern const int rfi_abi_2;
+extern const int rfi_abi_3;
 
 /* ---- texts ---- */
 
@@ -41,7 +41,7 @@ static void version_text_and_number_agree(void **state)
     uint32_t n = rf_version_number();
     snprintf(text, sizeof text, "%u.%u.%u", n / 10000, n / 100 % 100, n % 100);
     assert_string_equal(rf_version_string(), text);
-    assert_int_equal(rfi_abi_2, RF_ABI);
+    assert_int_equal(rfi_abi_3, RF_ABI);
 }
 
 static void fail_keeps_one_terminated_line(void **state)
@@ -208,7 +208,7 @@ static void ranges_are_checked_and_named(void **state)
 static void packs_of_another_abi_are_refused_in_words(void **state)
 {
     (void)state;
-    rf_pack pack = {.abi = RF_ABI + 1, .size = sizeof pack, .sku = "x", .abi_witness = &rfi_abi_2};
+    rf_pack pack = {.abi = RF_ABI + 1, .size = sizeof pack, .sku = "x", .abi_witness = &rfi_abi_3};
     const rf_pack *packs[] = {&pack};
     rf_config config = {.struct_size = sizeof config, .packs = packs, .n_packs = 1};
     rf_error err;

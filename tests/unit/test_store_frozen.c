@@ -9,7 +9,7 @@
 
 #include "store_facts.h"
 
-extern const int rfi_abi_2;
+extern const int rfi_abi_3;
 
 static facts_place here;
 static rfi_frozen_row rows[7];
@@ -42,7 +42,7 @@ static int setup(void **state)
     rows[5].bucket = 128;
     put(6, 4096, 65536, "early");
     rows[6].admits = RF_VARIANT_DEPENDENT;
-    table = (rf_frozen){RF_ABI, sizeof *rows, &rfi_abi_2, 7, 7, rows};
+    table = (rf_frozen){RF_ABI, sizeof *rows, &rfi_abi_3, 7, 7, rows};
     return 0;
 }
 
