@@ -26,6 +26,8 @@ typedef struct rfi_capabilities {
     const char *env_text;   /* the same for env_fp */
     unsigned char uuid[16]; /* identity of the device; all zero = shareable between ranks (cpu) */
     char place[RFI_PLACE];  /* where it sits, for the other ranks; not part of any text */
+    uint8_t
+        distance[RF_MAX_WORLD]; /* to each rank: less is nearer, 0 = unknown; there after `join` */
 } rfi_capabilities;
 
 /* One exported allocation, and how another rank gets at it: a file descriptor that travels over the

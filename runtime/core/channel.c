@@ -16,6 +16,7 @@ void rfi_channels_link(rf_comm *comm)
             p->slot_bytes = comm->transport[t].layout.slot_bytes;
             p->deadline_ns = (uint64_t)comm->config.deadline_ms * 1000000u;
             p->rank = (uint32_t)comm->rank;
+            memcpy(p->order, comm->islands.order, sizeof p->order);
             comm->backend->bind(comm->device, (uint8_t)t, (int)c, p);
         }
 }

@@ -7,6 +7,7 @@
 #include "core/config.h"
 #include "core/control.h"
 #include "core/group.h"
+#include "core/islands.h"
 #include "core/plan_table.h"
 
 #define RFI_CHANNEL_NAME 32
@@ -74,6 +75,8 @@ struct rf_comm {
     uint32_t isa_mask; /* of all ranks */
     uint8_t admits;    /* flags of the opt-in variants that may run */
     uint32_t max_grid; /* blocks of one channel's kernel that surely run at once on every rank */
+    rfi_topology topology; /* of the file */
+    rf_islands_info islands;
     char arch[24];
     char *hw_text, *env_text, *toolchain;
     rfi_fingerprint hw, env;

@@ -22,7 +22,8 @@
     X(flags, "config.flags")                                                                       \
     X(n_packs, "config.n_packs")                                                                   \
     X(packs, "the digest of its packs")                                                            \
-    X(tactic, "the digest of RANKFOLD_TACTIC")
+    X(tactic, "the digest of RANKFOLD_TACTIC")                                                     \
+    X(topology, "the digest of what RANKFOLD_TOPOLOGY says")
 
 typedef enum argument_name {
 #define RF_X(name, text) ARG_##name,
@@ -72,6 +73,9 @@ static rf_result compare_arguments(rf_comm *comm, rf_error *err)
                           [ARG_n_packs] = c->n_packs,
                           [ARG_packs] = digest_packs(comm),
                           [ARG_tactic] = tactic ? rfi_hash64(tactic, strlen(tactic)) : 0,
+                          [ARG_topology] = comm->topology.ranks
+                                               ? rfi_hash64(&comm->topology, sizeof comm->topology)
+                                               : 0,
                       }};
     arguments all[RF_MAX_WORLD];
     rf_result bad =
@@ -263,6 +267,23 @@ static rf_result share_texts(rf_comm *comm, rf_error *err)
     return bad;
 }
 
+/* Which ranks are near each other: every rank knows how far the others are from it. */
+static rf_result part_ranks(rf_comm *comm, rf_error *err)
+{
+    rfi_capabilities caps;
+    uint8_t distance[RF_MAX_WORLD][RF_MAX_WORLD];
+    comm->backend->capabilities(comm->device, &caps);
+    rf_result bad = rfi_allgather(comm, "identity", caps.distance, distance, sizeof caps.distance,
+                                  comm->config.create_timeout_ms, err);
+    if (bad)
+        return bad;
+    if (comm->topology.ranks)
+        rfi_islands_from_file(&comm->topology, comm->world, &comm->islands);
+    else
+        rfi_islands_from_links(distance, comm->world, &comm->islands);
+    return RF_OK;
+}
+
 static rf_result share_facts(rf_comm *comm, rf_error *err)
 {
     uint32_t timeout = comm->config.create_timeout_ms;
@@ -282,7 +303,19 @@ static rf_result share_facts(rf_comm *comm, rf_error *err)
     rf_error local = {0};
     bad = join_group(comm, all, &local);
     bad = rfi_agree(comm, "identity", bad, &local, timeout, err);
+    if (!bad)
+        bad = part_ranks(comm, err);
     return bad ? bad : share_texts(comm, err);
+}
+
+/* What was measured in another grouping of the ranks says nothing here. */
+static char *with_islands(const rf_comm *comm)
+{
+    char islands[RFI_ISLANDS_TEXT], *out = NULL;
+    rfi_islands_text(&comm->islands, comm->world, islands);
+    if (!comm->hw_text || !comm->islands.on)
+        return comm->hw_text ? strdup(comm->hw_text) : NULL;
+    return asprintf(&out, "%sislands=%s\n", comm->hw_text, islands) < 0 ? NULL : out;
 }
 
 /* The transports that are on belong to the environment: what was measured over others says nothing
@@ -307,9 +340,11 @@ static char *with_transports(const rf_comm *comm)
 
 static rf_result fingerprint(rf_comm *comm, rf_error *err)
 {
-    char *env_text = with_transports(comm);
+    char *env_text = with_transports(comm), *hw_text = with_islands(comm);
     free(comm->env_text);
+    free(comm->hw_text);
     comm->env_text = env_text;
+    comm->hw_text = hw_text;
     comm->toolchain = join_toolchains(&comm->config);
     if (!comm->hw_text || !comm->env_text || !comm->toolchain)
         return rfi_fail(err, RF_E_MEMORY, comm->rank, "identity", "no memory");
@@ -434,6 +469,7 @@ rf_result rfi_comm_create_on(const rfi_backend *backend, const rf_config *config
     /* Trouble of this rank's own is brought to the meeting, so that nobody waits for it. */
     rf_error mine = {0};
     rf_config c = RF_CONFIG_INIT;
+    rfi_topology topology = {0};
     rf_comm *comm = NULL;
     bad = rfi_config_read(config, &c, &mine);
     uint32_t timeout = bad ? 60000 : c.create_timeout_ms;
@@ -441,6 +477,8 @@ rf_result rfi_comm_create_on(const rfi_backend *backend, const rf_config *config
         bad = rfi_config_environment(&c, &mine);
     if (!bad)
         bad = rfi_config_packs(&c, &mine);
+    if (!bad)
+        bad = rfi_topology_read(&topology, &mine);
     if (!bad && !(comm = new_comm(backend, &c, boot->rank, boot->world)))
         bad = rfi_fail(&mine, RF_E_MEMORY, boot->rank, "arguments", "no memory");
     rfi_control control;
@@ -451,6 +489,7 @@ rf_result rfi_comm_create_on(const rfi_backend *backend, const rf_config *config
         return bad;
     }
     comm->control = control;
+    comm->topology = topology;
     for (size_t i = 0; i < N_STEPS && !bad; i++)
         bad = take(comm, &steps[i], err);
     if (bad) {
@@ -458,6 +497,14 @@ rf_result rfi_comm_create_on(const rfi_backend *backend, const rf_config *config
         return bad;
     }
     *out = comm;
+    return RF_OK;
+}
+
+rf_result rf_islands_query(const rf_comm *comm, rf_islands_info *out)
+{
+    if (!comm || !out)
+        return RF_E_ARG;
+    *out = comm->islands;
     return RF_OK;
 }
 

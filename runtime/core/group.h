@@ -36,6 +36,9 @@ const rf_variant *rfi_variant_at(const rf_comm *comm, size_t i);
 const rf_variant *rfi_variant_by_hash(const rf_comm *comm, const unsigned char hash[16]);
 const rf_variant *rfi_variant_by_name(const rf_comm *comm, const char *name);
 
+/* In which order it sums: NULL = of the ranks, else that of rf_oracle_islands. */
+const uint8_t *rfi_sum_order(const rf_comm *comm, const rf_variant *variant);
+
 /* Flags of the opt-in variants that may run here. */
 uint8_t rfi_admits(const rf_comm *comm);
 

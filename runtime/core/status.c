@@ -45,6 +45,16 @@ static void put_transports(rfi_json *j, const rf_comm *comm)
     rfi_json_close(j, ']');
 }
 
+static void put_islands(rfi_json *j, const rf_comm *comm)
+{
+    char text[RFI_ISLANDS_TEXT];
+    rfi_islands_text(&comm->islands, comm->world, text);
+    rfi_json_open(j, "islands", '{');
+    rfi_json_text(j, "ranks", comm->islands.on ? text : NULL);
+    rfi_json_text(j, "reason", comm->islands.reason);
+    rfi_json_close(j, '}');
+}
+
 static void put_store(rfi_json *j, const rf_comm *comm)
 {
     rfi_json_open(j, "store", '{');
@@ -194,6 +204,7 @@ size_t rf_status_json(const rf_comm *comm, char *buf, size_t size)
     rfi_json_integer(&j, "deadline_ms", comm->config.deadline_ms);
     rfi_json_integer(&j, "generation", comm->generation);
     put_transports(&j, comm);
+    put_islands(&j, comm);
     put_health(&j, &health);
     put_store(&j, comm);
     put_baseline(&j, &comm->baseline);

@@ -99,8 +99,8 @@ const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
     const rfi_transport *t = &comm->transport[v->transport];
     if (!t->on)
         return t->why.code ? off[v->transport] : "needs another backend";
-    if (v->algo == RFI_ALGO_ISLANDS)
-        return "the ranks are on no islands";
+    if (v->algo == RFI_ALGO_ISLANDS && !comm->islands.on)
+        return "the ranks are on no two islands: see the status";
     if (v->isa > 31 || !(comm->isa_mask >> v->isa & 1))
         return "needs instructions that not every rank has";
     if (v->flags & RF_VARIANT_DEPENDENT && !(comm->config.flags & RF_DEPENDENT))
@@ -117,6 +117,11 @@ void rfi_variants_admit(rf_comm *comm)
     for (size_t i = 0; i < comm->n_variants; i++)
         if (!rfi_refusal_here(comm, comm->variants[i]))
             comm->admits |= (uint8_t)(comm->variants[i]->flags & RFI_OPT_INS);
+}
+
+const uint8_t *rfi_sum_order(const rf_comm *comm, const rf_variant *variant)
+{
+    return variant->algo == RFI_ALGO_ISLANDS ? comm->islands.order : NULL;
 }
 
 uint8_t rfi_admits(const rf_comm *comm)

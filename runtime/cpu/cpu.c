@@ -111,6 +111,7 @@ static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
                             .wake = rfi_cpu_wake,
                             .fail = rfi_cpu_fail,
                             .spin = crowded ? 16 : 64};
+    memset(d->caps.distance, 1, sizeof d->caps.distance); /* all memory is the machine's */
     return rfi_group_watch(group, d->fd, err);
 }
 

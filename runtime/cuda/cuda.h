@@ -63,7 +63,9 @@ rf_result rfi_cuda_fail(const rfi_device *d, rf_error *err, const char *step, co
 /* Waits for the own stream, at most `timeout_ms`. */
 CUresult rfi_cuda_wait(const rfi_device *d, uint32_t timeout_ms);
 
-/* facts.c. Allocated texts, NULL without memory; the places of all ranks are known. */
+/* facts.c. The places of all ranks are known. Fills caps.distance. */
+void rfi_cuda_links(rfi_device *d);
+/* Allocated texts, NULL without memory; behind the links. */
 char *rfi_cuda_hw_text(const rfi_device *d);
 char *rfi_cuda_env_text(const rfi_device *d);
 int rfi_cuda_node(const char *bus); /* of NUMA; -1 = unknown */

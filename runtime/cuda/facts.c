@@ -70,30 +70,41 @@ const char *rfi_cuda_route(const char *a, const char *b)
     return bridges == 0 ? NULL : bridges == 1 ? "root" : "switch";
 }
 
+/* Nearest first; what comes first is 0, of which nobody knows how far it is. */
+typedef enum link { UNKNOWN, SAME, NVLINK, SWITCH, ROOT, NODE, SYSTEM } link;
+static const char *const link_text[] = {"unknown", "same", "nvlink", "switch",
+                                        "root",    "node", "system"};
+
 /* The best way between two GPUs. Only NVLink does atomics natively; a process that does not see the
  * other device cannot ask. */
-static const char *link_to(const rfi_device *d, const char *other)
+static link link_to(const rfi_device *d, const char *other)
 {
     const rfi_driver *v = d->driver;
     const char *own = d->place[d->rank];
     CUdevice device;
     int atomics = 0;
     if (!strcmp(own, other))
-        return "same";
+        return SAME;
     if (!v->cuDeviceGetByPCIBusId(&device, other))
         v->cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
                                    d->ordinal, device);
     if (atomics)
-        return "nvlink";
+        return NVLINK;
     char path[2][128], real[2][PATH_MAX];
     pci_path(own, "", path[0], sizeof path[0]);
     pci_path(other, "", path[1], sizeof path[1]);
     if (!realpath(path[0], real[0]) || !realpath(path[1], real[1]))
-        return "unknown";
+        return UNKNOWN;
     const char *route = rfi_cuda_route(real[0], real[1]);
     if (route)
-        return route;
-    return rfi_cuda_node(own) == rfi_cuda_node(other) ? "node" : "system";
+        return strcmp(route, link_text[ROOT]) ? SWITCH : ROOT;
+    return rfi_cuda_node(own) == rfi_cuda_node(other) ? NODE : SYSTEM;
+}
+
+void rfi_cuda_links(rfi_device *d)
+{
+    for (int r = 0; r < d->world; r++)
+        d->caps.distance[r] = (uint8_t)link_to(d, d->place[r]);
 }
 
 /* Nodes count in the order of the ranks: which of two equal sockets is meant does not matter. */
@@ -122,7 +133,7 @@ char *rfi_cuda_hw_text(const rfi_device *d)
     d->driver->cuDeviceTotalMem(&bytes, d->ordinal);
     for (int r = 0; r < d->world; r++)
         used += (size_t)snprintf(links + used, sizeof links - used, "%s%s", r ? "," : "",
-                                 r == d->rank ? "-" : link_to(d, d->place[r]));
+                                 r == d->rank ? "-" : link_text[d->caps.distance[r]]);
     int n = asprintf(&text, "gpu=%s\nsms=%u\nmemory_gib=%zu\npcie=%s x%s\nnode=%d\nlinks=%s\n",
                      model, d->caps.max_grid, (bytes + (1u << 29)) >> 30,
                      link_fact(d->caps.place, "max_link_speed", speed, sizeof speed),

@@ -258,7 +258,8 @@ typedef void (*rf_log_fn)(void *ctx, int level, const char *line);
 
 /* flags */
 #define RF_REASSOC                                                                                 \
-    1u /* admit tactics that sum in another order (results then depend on the tactic) */
+    1u /* admit tactics that sum in another order (results then depend on the tactic, and on which \
+          ranks are near each other; equal on all ranks, and from run to run of one plan) */
 #define RF_LOSSY 2u /* admit tactics that round on the wire */
 /* cuda: admit tactics that are launched before the stream's previous kernel has ended and wait for
  * it on the device (programmatic dependent launch, from sm_90 on). The caller promises that every
@@ -332,6 +333,18 @@ typedef struct rf_transport_info {
     char reason[RF_ERROR_TEXT]; /* of being off; else empty */
 } rf_transport_info;
 RF_API rf_result rf_transport_query(const rf_comm *comm, size_t i, rf_transport_info *out);
+
+/* How the ranks are parted into two islands of as many, near each other on one (by NVLink, a
+ * switch, a socket), for tactics of two levels; the same on all ranks. From what the GPUs' links
+ * are, or from the file that RANKFOLD_TOPOLOGY names, of which every line is a rank and the number
+ * of its island ("0 0"; # begins a comment), the same on all ranks. Only RF_REASSOC lets such
+ * tactics run. Errors: E_ARG. */
+typedef struct rf_islands_info {
+    int on;
+    uint8_t order[8]; /* the ranks of the first island, then those of the second */
+    char reason[160]; /* where that comes from, or why there are none */
+} rf_islands_info;
+RF_API rf_result rf_islands_query(const rf_comm *comm, rf_islands_info *out);
 
 RF_API int rf_comm_rank(const rf_comm *comm);
 RF_API int rf_comm_world(const rf_comm *comm);
@@ -570,6 +583,8 @@ RF_API rf_result rf_cpu_stream_call(rf_cpu_stream *stream, rf_result (*function)
       "(RF_OPT_IN)")                                                                               \
     X(RANKFOLD_DEADLINE_MS, "overrides rf_config.deadline_ms")                                     \
     X(RANKFOLD_BOOTSTRAP, "name for rf_bootstrap_env")                                             \
+    X(RANKFOLD_TOPOLOGY, "path of a file that says which ranks are near each other: see "          \
+                         "rf_islands_info")                                                        \
     X(NCCL_P2P_DISABLE, "not 0, on any rank: no stores between GPUs; the ranks meet in host "      \
                         "memory")
 

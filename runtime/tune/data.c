@@ -157,14 +157,17 @@ static uint64_t first_difference(const rfi_data *d, const unsigned char *found,
     return d->count;
 }
 
-void rfi_data_fill(rfi_data *d, uint64_t seed, int special)
+void rfi_data_fill(rfi_data *d, uint64_t seed, int special, const uint8_t *order)
 {
     const void *in[RF_MAX_WORLD];
     for (int r = 0; r < d->world; r++) {
         generate(d, r, seed, special);
         in[r] = d->inputs[r];
     }
-    rf_oracle_all_reduce(in, d->expected, d->period, d->dtype, d->world);
+    if (order)
+        rf_oracle_islands(in, d->expected, d->period, d->dtype, d->world, order);
+    else
+        rf_oracle_all_reduce(in, d->expected, d->period, d->dtype, d->world);
     repeat(d, d->in, d->inputs[d->rank]);
     memset(d->out, POISON, d->count * rf_dtype_size(d->dtype) + GUARD);
 }

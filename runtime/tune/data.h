@@ -25,9 +25,10 @@ rf_result rfi_data_open(rfi_data *d, rf_dtype dtype, uint64_t count, int rank, i
                         rf_error *err);
 void rfi_data_close(rfi_data *d); /* a zeroed one is fine */
 
-/* New inputs and sums; `out` is poisoned. special: one value in eight is a zero, an infinity, a
- * NaN, a denormal, a largest number ...; else all are ordinary (what is timed). */
-void rfi_data_fill(rfi_data *d, uint64_t seed, int special);
+/* New inputs and sums; `out` is poisoned. order: of summation, as rfi_sum_order says. special: one
+ * value in eight is a zero, an infinity, a NaN, a denormal, a largest number ...; else all are
+ * ordinary (what is timed). */
+void rfi_data_fill(rfi_data *d, uint64_t seed, int special, const uint8_t *order);
 
 typedef enum rfi_verdict {
     RFI_DATA_RIGHT,

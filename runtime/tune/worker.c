@@ -141,7 +141,7 @@ rf_result rfi_worker_check(rfi_worker *w, const rf_variant *variant, uint32_t gr
     *ns = 0;
     for (size_t i = 0; i < sizeof in_place / sizeof *in_place; i++) {
         uint64_t index;
-        rfi_data_fill(&w->data, seed + i, !baseline);
+        rfi_data_fill(&w->data, seed + i, !baseline, rfi_sum_order(w->comm, variant));
         const unsigned char *in = w->data.in;
         if (in_place[i]) {
             memcpy(w->data.out, in, w->data.count * rf_dtype_size(w->shape.dtype));
@@ -168,7 +168,7 @@ rf_result rfi_worker_check(rfi_worker *w, const rf_variant *variant, uint32_t gr
 
 rf_result rfi_worker_settle(rfi_worker *w, uint64_t seed, rf_error *err)
 {
-    rfi_data_fill(&w->data, seed, 0);
+    rfi_data_fill(&w->data, seed, 0, NULL);
     rf_result rc = push(w);
     return rc == RF_OK ? rc
                        : rfi_fail(err, rc, rf_comm_rank(w->comm), "tune", "copying test data: %s",

@@ -213,7 +213,7 @@ static void packs_of_another_abi_are_refused_in_words(void **state)
     rf_config config = {.struct_size = sizeof config, .packs = packs, .n_packs = 1};
     rf_error err;
     assert_int_equal(rfi_config_packs(&config, &err), RF_E_PACK);
-    assert_non_null(strstr(err.text, "abi 2"));
+    assert_non_null(strstr(err.text, "abi 3"));
     pack.abi = RF_ABI;
     assert_int_equal(rfi_config_packs(&config, &err), RF_OK);
     pack.abi_witness = NULL;

@@ -180,7 +180,7 @@ static void refused(const char *expected)
 static void bad_tables_are_refused(void **state)
 {
     table.abi = RF_ABI + 1;
-    refused("ABI 3");
+    refused("ABI 4");
     setup(state);
     table.row_size--;
     refused("size");

@@ -137,7 +137,7 @@ static const uint64_t count = 2 * RFI_PERIOD + 17; /* several periods and a tail
 static void open_filled(rfi_data *d, rf_dtype dtype)
 {
     assert_int_equal(rfi_data_open(d, dtype, count, 1, 3, NULL), RF_OK);
-    rfi_data_fill(d, 42, 1);
+    rfi_data_fill(d, 42, 1, NULL);
 }
 
 /* What a right kernel leaves: the oracle's sum of all three ranks' whole inputs. */
@@ -147,7 +147,7 @@ static void sum_rightly(rfi_data *d, unsigned char *out)
     const void *in[3];
     for (int r = 0; r < 3; r++) {
         assert_int_equal(rfi_data_open(&others[r], d->dtype, count, r, 3, NULL), RF_OK);
-        rfi_data_fill(&others[r], 42, 1);
+        rfi_data_fill(&others[r], 42, 1, NULL);
         in[r] = others[r].in;
     }
     assert_int_equal(rf_oracle_all_reduce(in, out, count, d->dtype, 3), RF_OK);
@@ -200,7 +200,7 @@ static void test_sums_in_another_order_are_near(void **state)
         rfi_data d;
         uint64_t index;
         open_filled(&d, (rf_dtype)dtype);
-        rfi_data_fill(&d, 42, 0);
+        rfi_data_fill(&d, 42, 0, NULL);
         const void *pair[] = {d.inputs[2], d.inputs[0]};
         rf_oracle_all_reduce(pair, d.out, d.period, d.dtype, 2);
         const void *rest[] = {d.out, d.inputs[1]};
@@ -250,7 +250,7 @@ static void test_seeds_give_other_data(void **state)
     open_filled(&a, RF_F32);
     open_filled(&b, RF_F32);
     assert_memory_equal(a.in, b.in, 4 * count);
-    rfi_data_fill(&b, 43, 1);
+    rfi_data_fill(&b, 43, 1, NULL);
     assert_memory_not_equal(a.in, b.in, 64);
     assert_memory_not_equal(a.inputs[0], a.inputs[2], 64);
     rfi_data_close(&a);
@@ -276,7 +276,7 @@ static void test_special_values_are_in_special_data_only(void **state)
     open_filled(&d, RF_F32);
     for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
         assert_true(holds(&d, specials[i]));
-    rfi_data_fill(&d, 42, 0);
+    rfi_data_fill(&d, 42, 0, NULL);
     for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
         assert_false(holds(&d, specials[i]));
     rfi_data_close(&d);
