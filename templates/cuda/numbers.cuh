@@ -8,8 +8,10 @@
 /* RF_SHARD_DTYPE: code of RF_DTYPE_LIST, fixed for a whole shard. */
 #if RF_SHARD_DTYPE == 0
 #define RF_ELEMENT_BYTES 4
+typedef uint32_t rf_element; /* its bits */
 #else
 #define RF_ELEMENT_BYTES 2
+typedef uint16_t rf_element;
 #endif
 #define RF_LANES      (16 / RF_ELEMENT_BYTES) /* elements of a pack */
 #define RF_SUMS_PACKS (RF_LANES / 4)          /* packs that its sums take in fp32 */
