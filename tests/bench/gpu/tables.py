@@ -406,8 +406,10 @@ def main():
         contenders(results, key, out)
     for path in sorted(glob.glob(f"{folder}/w*-*.db")):
         try:
-            takeover(path, out)
-            sweeps(path, out)
+            if not os.path.exists(path[:-3] + "-nccl.db"):  # else that one says more
+                takeover(path, out)
+            if not path.endswith("-nccl.db"):
+                sweeps(path, out)
         except Exception as error:  # no sqlite3 in this Python, or no database
             out(f"{path}: {error}")
     out(f"\nin all {met} of {of} met")
