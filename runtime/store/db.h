@@ -27,6 +27,11 @@ extern const char rfi_schema_sql[];
     "(SELECT instr(e.env_text, ?12) FROM environment e WHERE e.env_fp = d.env_fp) = 0, "           \
     "c.started_utc DESC, d.campaign DESC"
 
+/* Measured over the caller's transports, or nobody said over which. */
+#define RFI_LIKE_ENV                                                                               \
+    "(SELECT instr(e.env_text, ?12) OR NOT instr(e.env_text, 'transports=') FROM environment e "   \
+    "WHERE e.env_fp = d.env_fp)"
+
 #define RFI_SHAPES_OF_HOST                                                                         \
     "FROM campaign c CROSS JOIN shape s ON s.campaign = c.campaign "                               \
     "WHERE c.hw_fp = ?1 AND c.architecture = ?2 AND s.op = ?3 AND s.world = ?4 AND s.dtype = ?5 "  \
@@ -39,10 +44,12 @@ extern const char rfi_schema_sql[];
     X(SAME_ENV, RFI_DECISION_COLUMNS "d.bucket_bytes = ?8 AND d.env_fp = ?9")                      \
     X(OTHER_ENV, RFI_DECISION_COLUMNS "d.bucket_bytes = ?8 AND d.env_fp <> ?9 "                    \
                                       "ORDER BY " RFI_BEST_ENV " LIMIT 1")                         \
-    X(BELOW, RFI_DECISION_COLUMNS "d.bucket_bytes < ?8 ORDER BY d.bucket_bytes DESC, "             \
+    X(BELOW, RFI_DECISION_COLUMNS "d.bucket_bytes < ?8 AND " RFI_LIKE_ENV                          \
+                                  " ORDER BY d.bucket_bytes DESC, "                                \
                                   "d.env_fp = ?9 DESC, " RFI_BEST_ENV " LIMIT 1")                  \
-    X(ABOVE, RFI_DECISION_COLUMNS "d.bucket_bytes > ?8 ORDER BY d.bucket_bytes, "                  \
-                                  "d.env_fp = ?9 DESC, " RFI_BEST_ENV " LIMIT 1")                  \
+    X(ABOVE,                                                                                       \
+      RFI_DECISION_COLUMNS "d.bucket_bytes > ?8 AND " RFI_LIKE_ENV " ORDER BY d.bucket_bytes, "    \
+                           "d.env_fp = ?9 DESC, " RFI_BEST_ENV " LIMIT 1")                         \
     X(ENV_TEXT, "SELECT env_text FROM environment WHERE env_fp = ?1")                              \
     X(GENERATION, "SELECT generation FROM generation WHERE one = 1")                               \
     X(SWEPT, "SELECT 1 " RFI_SHAPES_OF_HOST                                                        \

@@ -22,7 +22,7 @@ static const char head[] =
                                              "\n"
                                              "typedef struct row {\n"
                                              "    unsigned char hw[16], env[16];\n"
-                                             "    const char *env_text, *arch;\n"
+                                             "    const char *env_text, *arch, *transports;\n"
                                              "    uint8_t op, world, dtype, mode, admits;\n"
                                              "    uint32_t grid;\n"
                                              "    uint64_t hidden, bucket;\n"
@@ -49,20 +49,27 @@ static const char tail[] = "const rf_frozen %s = {" XSTR(RF_ABI) ", sizeof(row),
 #define RF_X(code, text, number) " WHEN '" text "' THEN " #number
 #define SET(number, text)        " WHEN '" text "' THEN " #number
 static const char rows_sql[] =
-    "SELECT d.hw_fp, d.env_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.grid, d.hidden, "
-    "d.bucket_bytes, d.variant_hash, v.name, d.median_ns, d.admits "
+    "WITH found AS (SELECT env_fp, env_text, instr(char(10) || env_text, char(10) || "
+    "'transports=') AS at FROM environment), "
+    "value AS (SELECT env_fp, CASE at WHEN 0 THEN '' ELSE substr(env_text, at + 11) END AS text "
+    "FROM found), "
+    "ranked AS (SELECT d.*, v.name, substr(e.text, 1, instr(e.text || char(10), char(10)) - 1) AS "
+    "transports, row_number() OVER (PARTITION BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, "
+    "d.mode, d.admits, d.hidden, d.bucket_bytes, "
+    "substr(e.text, 1, instr(e.text || char(10), char(10)) - 1) "
+    "ORDER BY c.started_utc DESC, c.campaign DESC) AS newest "
     "FROM decision d JOIN variant v ON v.variant_hash = d.variant_hash "
-    "JOIN campaign c ON c.campaign = d.campaign "
-    "WHERE NOT EXISTS (SELECT 1 FROM decision e JOIN campaign f ON f.campaign = e.campaign "
-    "WHERE e.hw_fp = d.hw_fp AND e.architecture = d.architecture AND e.op = d.op "
-    "AND e.world = d.world AND e.dtype = d.dtype AND e.mode = d.mode AND e.admits = d.admits "
-    "AND e.hidden = d.hidden AND e.bucket_bytes = d.bucket_bytes "
-    "AND (f.started_utc, f.campaign) > (c.started_utc, c.campaign)) "
-    "ORDER BY d.hw_fp, d.architecture, CASE d.op" RF_OP_LIST(
-        RF_X) " END, d.world, "
-              "CASE d.dtype" RF_DTYPE_LIST(RF_X) " END, d.mode = 'graph', CASE "
-                                                 "d.admits" RFI_ADMITS_LIST(
-                                                     SET) " END, d.hidden, d.bucket_bytes";
+    "JOIN campaign c ON c.campaign = d.campaign JOIN value e ON e.env_fp = d.env_fp) "
+    "SELECT hw_fp, env_fp, architecture, op, world, dtype, mode, grid, hidden, bucket_bytes, "
+    "variant_hash, name, median_ns, admits, transports FROM ranked WHERE newest = 1 "
+    "ORDER BY hw_fp, architecture, CASE op" RF_OP_LIST(
+        RF_X) " END, world, CASE dtype" RF_DTYPE_LIST(RF_X) " END, mode = 'graph', CASE "
+                                                            "admits" RFI_ADMITS_LIST(SET) " END, "
+                                                                                          "transpor"
+                                                                                          "ts, "
+                                                                                          "hidden, "
+                                                                                          "bucket_"
+                                                                                          "bytes";
 #undef SET
 #undef RF_X
 
@@ -140,6 +147,8 @@ static void write_row(sqlite3_stmt *row, FILE *out)
     write_bytes(text_at(row, 1), out);
     fprintf(out, ",ENV_%s,", text_at(row, 1));
     write_string(text_at(row, 2), out);
+    putc(',', out);
+    write_string(text_at(row, 14), out);
     fprintf(out, ",%d,%lld,%d,%d,%d,%lldu,%lld,%lld,", rfi_name_code(RFI_OPS, text_at(row, 3)),
             (long long)sqlite3_column_int64(row, 4), rfi_name_code(RFI_DTYPES, text_at(row, 5)),
             rfi_name_code(RFI_MODES, text_at(row, 6)), rfi_name_code(RFI_ADMITS, text_at(row, 13)),

@@ -1,5 +1,6 @@
 /* The store behind rf_store_frozen: decisions as a C table that `rankfold db freeze` wrote and the
  * product compiled. No file, no SQLite. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,8 @@ typedef struct frozen_store {
     const rf_frozen *table;
 } frozen_store;
 
-/* Order of the rows: everything that lookups fix first, then hidden, then the bucket. */
+/* Order of the rows: everything that lookups fix first, then hidden, then the bucket. There is one
+ * environment for each set of transports. */
 static int compare_key(const rfi_frozen_row *a, const rfi_frozen_row *b)
 {
     int order = memcmp(a->hw, b->hw, sizeof a->hw);
@@ -21,6 +23,8 @@ static int compare_key(const rfi_frozen_row *a, const rfi_frozen_row *b)
     const uint8_t right[] = {b->op, b->world, b->dtype, b->mode, b->admits};
     if (!order)
         order = memcmp(left, right, sizeof left);
+    if (!order)
+        order = strcmp(a->transports, b->transports);
     return order ? order : (a->hidden > b->hidden) - (a->hidden < b->hidden);
 }
 
@@ -44,10 +48,20 @@ static size_t lower_bound(const rf_frozen *table, const rfi_frozen_row *wanted)
     return low;
 }
 
+static void transports_of(const char *env_text, char *out, size_t size)
+{
+    static const char field[] = "\ntransports=";
+    const char *line = strstr(env_text, field), *value = line ? line + sizeof field - 1 : "";
+    snprintf(out, size, "%.*s", (int)strcspn(value, "\n"), value);
+}
+
 static int fetch(void *ctx, const rfi_key *key, rfi_pick pick, rfi_row *out)
 {
     const rf_frozen *table = ctx;
+    char transports[RFI_NAME];
+    transports_of(key->env->text, transports, sizeof transports);
     rfi_frozen_row wanted = {.arch = key->arch,
+                             .transports = transports,
                              .op = key->op,
                              .world = key->world,
                              .dtype = key->dtype,
@@ -180,8 +194,8 @@ static const rfi_store_vtable vtable = {
 
 static const char *fault_of_row(const rfi_frozen_row *row)
 {
-    if (!row->arch || !row->variant)
-        return "has no architecture or variant";
+    if (!row->arch || !row->variant || !row->transports)
+        return "has no architecture, variant or transports";
     if (strlen(row->variant) >= RFI_NAME)
         return "has a variant whose name is too long";
     if (row->admits > RFI_OPT_INS)

@@ -132,6 +132,7 @@ typedef struct rfi_frozen_row {
     unsigned char env[16]; /* environment of the deciding campaign */
     const char *env_text;
     const char *arch;
+    const char *transports; /* of the environment: its line of that name, "" = it has none */
     uint8_t op, world, dtype, mode, admits;
     uint32_t grid;
     uint64_t hidden, bucket;
@@ -140,8 +141,9 @@ typedef struct rfi_frozen_row {
     double median_ns;
 } rfi_frozen_row;
 
-/* Sorted by (hw, arch, op, world, dtype, mode, admits, hidden, bucket): a frozen table is the only
- * thing besides packs that names this struct, and like them it references rfi_abi_<RF_ABI>. */
+/* Sorted by (hw, arch, op, world, dtype, mode, admits, transports, hidden, bucket): a frozen table
+ * is the only thing besides packs that names this struct, and like them it references
+ * rfi_abi_<RF_ABI>. */
 struct rf_frozen {
     uint32_t abi, row_size;
     const int *abi_witness;

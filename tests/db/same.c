@@ -1,7 +1,7 @@
 /* same FILE: does the frozen table that is linked in answer as the database FILE does, from which
  * it was made? Every decision is asked for at its size, above and below it, and in another
- * environment. (A table has the latest environment only: where the database knows an earlier one
- * too, it is not compared.) */
+ * environment. (A table has the latest environment of each set of transports only: where the
+ * database knows an earlier one too, it is not compared.) */
 #include <stdio.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static int ask(rf_store *one, rf_store *two, sqlite3_stmt *row)
     static const uint64_t scales[] = {4, 1, 16}; /* quarters of the bucket */
     facts_place here = facts_at((const char *)sqlite3_column_text(row, 0),
                                 (const char *)sqlite3_column_text(row, 1));
-    rfi_fingerprint later = facts_fingerprint("r0.kernel=unheard of\n");
+    rfi_fingerprint later = facts_fingerprint("r0.kernel=unheard of\ntransports=cpu\n");
     uint64_t bucket = (uint64_t)sqlite3_column_int64(row, 5);
     int bad = 0;
     for (size_t s = 0; s < 3; s++)

@@ -191,6 +191,20 @@ static void of_several_environments_one_with_the_transports_answers(void **state
     assert_int_equal(ask(f->store, &key, facts_have_all).rung, RF_RUNG_NEAREST);
 }
 
+static void a_nearer_size_over_other_transports_is_passed_over(void **state)
+{
+    fixture *f = *state;
+    facts_place both = facts_at(HW_TEXT, ENV_TEXT "transports=peer,host\n");
+    facts_place host = facts_at(HW_TEXT, ENV_TEXT "transports=host\n");
+    rfi_key above = facts_key(&both, 16, 4096), below = facts_key(&both, 2, 4096);
+    tune(f, f->store, &both, 4);
+    tune(f, f->store, &host, 8);
+    assert_int_equal(ask(f->store, &above, facts_have_all).bucket, 65536);
+    tune(f, f->store, &both, 8);
+    tune(f, f->store, &host, 4);
+    assert_int_equal(ask(f->store, &below, facts_have_all).bucket, 65536);
+}
+
 static void what_a_file_says_stays_on_one_line(void **state)
 {
     fixture *f = *state;
@@ -560,6 +574,7 @@ int main(void)
         FACT(an_empty_store_says_what_to_run),
         FACT(another_environment_is_stale_and_named),
         FACT(other_transports_are_not_answered),
+        FACT(a_nearer_size_over_other_transports_is_passed_over),
         FACT(of_several_environments_one_with_the_transports_answers),
         FACT(what_a_file_says_stays_on_one_line),
         FACT(another_build_is_stale),

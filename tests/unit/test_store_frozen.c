@@ -12,13 +12,14 @@
 extern const int rfi_abi_3;
 
 static facts_place here;
-static rfi_frozen_row rows[7];
+static rfi_frozen_row rows[8];
 static rf_frozen table;
 
 static void put(size_t i, uint64_t hidden, uint64_t bucket, const char *variant)
 {
     rows[i] = (rfi_frozen_row){.env_text = here.env.text,
                                .arch = here.arch,
+                               .transports = "",
                                .world = 2,
                                .grid = (uint32_t)i,
                                .hidden = hidden,
@@ -42,7 +43,10 @@ static int setup(void **state)
     rows[5].bucket = 128;
     put(6, 4096, 65536, "early");
     rows[6].admits = RF_VARIANT_DEPENDENT;
-    table = (rf_frozen){RF_ABI, sizeof *rows, &rfi_abi_3, 7, 7, rows};
+    rows[7] = rows[6];
+    rows[7].variant = "far";
+    rows[7].transports = "host";
+    table = (rf_frozen){RF_ABI, sizeof *rows, &rfi_abi_3, 7, 8, rows};
     return 0;
 }
 
@@ -116,6 +120,16 @@ static void an_opt_in_has_rows_of_its_own(void **state)
     facts_place dependent = here;
     dependent.admits = RF_VARIANT_DEPENDENT;
     assert_string_equal(ask(&dependent, 4, 4096).variant, "early");
+}
+
+static void transports_have_rows_of_their_own(void **state)
+{
+    (void)state;
+    facts_place far = facts_at(here.hw.text, "r0.kernel=1\ntransports=host\n");
+    far.admits = RF_VARIANT_DEPENDENT;
+    assert_string_equal(ask(&far, 4, 4096).variant, "far");
+    facts_place both = facts_at(here.hw.text, "r0.kernel=1\ntransports=peer,host\n");
+    assert_string_equal(ask(&both, 4, 4096).variant, "");
 }
 
 static void what_was_frozen_without_it_answers_too(void **state)
@@ -192,7 +206,7 @@ static void bad_tables_are_refused(void **state)
     refused("incomplete");
     setup(state);
     rows[2].variant = NULL;
-    refused("row 2 has no architecture or variant");
+    refused("row 2 has no architecture, variant");
     setup(state);
     rows[3].bucket = 1000;
     refused("row 3 has a bucket");
@@ -236,6 +250,7 @@ int main(void)
         FACT(another_environment_is_said),
         FACT(other_hardware_is_not_answered),
         FACT(an_opt_in_has_rows_of_its_own),
+        FACT(transports_have_rows_of_their_own),
         FACT(what_was_frozen_without_it_answers_too),
         FACT(an_empty_table_is_legal),
         FACT(it_cannot_be_written),
