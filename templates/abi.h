@@ -215,6 +215,8 @@ typedef struct rf_params {
     uint32_t
         grid; /* cuda: blocks; cpu: KiB of payload per step (a step never exceeds slot_bytes) */
     uint32_t generation;
+    uint32_t kib_clocks;     /* cuda, host transport: SM clocks that the link to the host takes for
+                                1 KiB; 0 = unknown */
     uint32_t controls;       /* cuda: lines at `control`: 1, host transport RF_HOST_CONTROLS */
     rf_control *control;     /* cuda: own control lines, in device memory; peer transport: the
                                 beginning of peer[rank] */

@@ -197,6 +197,7 @@ static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
     rfi_cuda_links(d);
     d->caps.hw_text = d->hw_text = rfi_cuda_hw_text(d);
     d->caps.env_text = d->env_text = rfi_cuda_env_text(d);
+    d->kib_clocks = rfi_cuda_kib_clocks(d);
     if (!d->hw_text || !d->env_text)
         return rfi_fail(err, RF_E_MEMORY, d->rank, "identity", "no memory");
     return rfi_group_watch(group, d->fd, err);
@@ -287,6 +288,7 @@ static void cuda_bind(rfi_device *d, uint8_t transport, int channel, rf_params *
     params->controls = 1;
     params->control = (rf_control *)(void *)params->peer[params->rank];
     if (transport == RFI_TRANSPORT_HOST) {
+        params->kib_clocks = d->kib_clocks;
         params->controls = RF_HOST_CONTROLS;
         params->control = (rf_control *)(uintptr_t)d->controls + channel * RF_HOST_CONTROLS;
     }

@@ -30,6 +30,7 @@ struct rfi_device {
     CUstream stream;   /* probe, clear, poison */
     rfi_capabilities caps;
     char *hw_text, *env_text;
+    uint32_t kib_clocks;
     const rf_pack *const *packs;
     size_t n_packs;
     int rank, world;
@@ -69,6 +70,10 @@ void rfi_cuda_links(rfi_device *d);
 char *rfi_cuda_hw_text(const rfi_device *d);
 char *rfi_cuda_env_text(const rfi_device *d);
 int rfi_cuda_node(const char *bus); /* of NUMA; -1 = unknown */
+/* rf_params.kib_clocks of this device; of a link as sysfs tells it ("32.0 GT/s PCIe", "16") and an
+ * SM's clock: pure. */
+uint32_t rfi_cuda_kib_clocks(const rfi_device *d);
+uint32_t rfi_cuda_link_clocks(const char *speed, const char *width, int khz);
 /* What two devices share on their way, by their real paths in sysfs: "switch", "root" (complex), or
  * NULL. Pure. */
 const char *rfi_cuda_route(const char *a, const char *b);

@@ -59,6 +59,24 @@ int rfi_cuda_node(const char *bus)
 
 /* ---- links ---- */
 
+/* A lane of n GT/s carries n/8 GB/s, and a little less: better too short a time than too long. */
+uint32_t rfi_cuda_link_clocks(const char *speed, const char *width, int khz)
+{
+    double bytes_per_ms = strtod(speed, NULL) / 8 * strtod(width, NULL) * 1e6;
+    double clocks = bytes_per_ms > 0 && khz > 0 ? 1024 / bytes_per_ms * khz : 0;
+    return clocks < 1e5 ? (uint32_t)clocks : 0;
+}
+
+uint32_t rfi_cuda_kib_clocks(const rfi_device *d)
+{
+    char speed[64], width[32];
+    int khz = 0;
+    d->driver->cuDeviceGetAttribute(&khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, d->ordinal);
+    return rfi_cuda_link_clocks(link_fact(d->caps.place, "max_link_speed", speed, sizeof speed),
+                                link_fact(d->caps.place, "max_link_width", width, sizeof width),
+                                khz);
+}
+
 const char *rfi_cuda_route(const char *a, const char *b)
 {
     int bridges = 0; /* both paths go through: the root complex, then bridges */

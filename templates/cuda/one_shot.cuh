@@ -79,6 +79,7 @@ RF_DEVICE void all_reduce_os(const rf_params *p, uint32_t world, uint32_t rank, 
     }
     arrive(&s.turn, threads);
     wire_upkeep(&s);
+    wire_settle(&s);
     for (; first < s.part; first += unroll * s.stride) {
         uint32_t next = first + unroll * s.stride;
         own = ahead;

@@ -189,6 +189,15 @@ RF_DEVICE uint64_t time_ns(void)
     return t;
 }
 
+RF_DEVICE void pause(uint32_t clocks)
+{
+    uint32_t begin, now;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(begin)::"memory");
+    do {
+        asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+    } while (now - begin < clocks);
+}
+
 /* Waits until the stream's earlier kernels are complete and their stores visible. */
 RF_DEVICE void dependents_wait(void)
 {

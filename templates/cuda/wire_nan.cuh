@@ -102,4 +102,10 @@ RF_DEVICE void wire_upkeep(const rf_shares *s)
     (void)s;
 }
 
+/* Before the first look of a one-shot. */
+RF_DEVICE void wire_settle(const rf_shares *s)
+{
+    (void)s;
+}
+
 #endif

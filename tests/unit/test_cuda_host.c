@@ -489,6 +489,18 @@ static void a_reset_forgets_all_of_it(void **state)
     pair_close(&p);
 }
 
+/* 64 GB/s: 16 ns at 1.98 GHz */
+static void clocks_of_a_link(void **state)
+{
+    (void)state;
+    assert_int_equal(rfi_cuda_link_clocks("32.0 GT/s PCIe", "16", 1980000), 31);
+    assert_int_equal(rfi_cuda_link_clocks("16.0 GT/s PCIe", "8", 1980000), 126);
+    assert_int_equal(rfi_cuda_link_clocks("unknown", "16", 1980000), 0);
+    assert_int_equal(rfi_cuda_link_clocks("32.0 GT/s PCIe", "unknown", 1980000), 0);
+    assert_int_equal(rfi_cuda_link_clocks("32.0 GT/s PCIe", "16", 0), 0);
+    assert_int_equal(rfi_cuda_link_clocks("1e-9", "1", 1980000), 0);
+}
+
 static void routes_of_devices(void **state)
 {
     (void)state;
@@ -505,6 +517,7 @@ static void routes_of_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clocks_of_a_link),
         cmocka_unit_test(routes_of_devices),
         cmocka_unit_test_setup(both_ends_see_one_memory, setup),
         cmocka_unit_test_setup(threads_register_once_and_the_last_ends_it, setup),

@@ -175,6 +175,13 @@ RF_DEVICE uint64_t time_ns(void)
     return machine_time();
 }
 
+RF_DEVICE void pause(uint32_t clocks)
+{
+    while (clocks--) {
+        machine_step();
+    }
+}
+
 RF_DEVICE void dependents_wait(void)
 {
     if (machine_flawed() != FLAW_NO_WAIT) {
