@@ -103,6 +103,7 @@ local function family(read, inline, transport)
         return prologue {
             dtype = tactics.row.dtype[shard.dtype],
             isa = tactics.row.isa[shard.isa],
+            transport = shard.transport,
             uses = uses(entries),
         }
     end

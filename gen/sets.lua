@@ -60,6 +60,10 @@ function sets.gpu(options)
     peer(WORLDS, { "os" }, { 128 }, { 1 }, "own", either)
     peer(WORLDS, both, { 256, 512, 1024 }, { 1 }, "own", either)
 
+    -- for switches that collapse where all store to all
+    add("peer", "flag", WORLDS, both, { 320 }, { 1, 2 }, "any", seq)
+    peer({ 3, 4, 5, 6, 7, 8 }, { "pt" }, { 256 }, { 1, 4 }, "any", seq)
+
     host("e12", both, { 256, 512 }, { 1 }, "any", seq)
     host("e12", both, { 256 }, { 2 }, "any", seq)
     host("e12", { "os" }, { 256 }, { 1 }, "own", either)

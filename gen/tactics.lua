@@ -26,11 +26,12 @@ tactics.axes = {
         { text = "os", code = "ONE_SHOT", number = 0 },
         { text = "ts", code = "TWO_SHOT", number = 1 },
         { text = "il", code = "ISLANDS", number = 2, flags = 1 }, -- RF_VARIANT_REASSOC
+        { text = "pt", code = "PERMUTED", number = 3 },
     } },
     { field = "transport", list = "RF_TRANSPORT_LIST", values = {
         { text = "cpu", code = "CPU", number = 0, wires = { "flag" }, family = "cpu", source = "c",
             arch = "x86-64" },
-        { text = "peer", code = "PEER", number = 1, wires = { "nan" }, family = "cuda", source = "cu",
+        { text = "peer", code = "PEER", number = 1, wires = { "nan", "flag" }, family = "cuda", source = "cu",
             arch = "cuda" },
         { text = "host", code = "HOST", number = 2, wires = { "e12", "flag" }, family = "cuda",
             source = "cu", arch = "cuda" },
@@ -156,7 +157,11 @@ local rules = {
             and "nothing goes through host memory in a world of 1"
     end,
     function(v)
-        return v.algo == "ts" and v.world == 1
+        return v.transport == "peer" and v.wire == "flag" and v.world == 1
+            and "nothing is read from peers in a world of 1"
+    end,
+    function(v)
+        return v.algo ~= "os" and v.world == 1
             and "two-shot needs another rank to share the sums with, the world is 1"
     end,
     function(v)
@@ -170,6 +175,18 @@ local rules = {
     function(v)
         return v.algo == "il" and v.rank == "own"
             and "a rank's place in its island comes from the topology: to know the rank gains nothing"
+    end,
+    function(v)
+        return v.algo == "il" and v.wire ~= "nan"
+            and ("wire %s: islands store into their peers' memory, over nan"):format(v.wire)
+    end,
+    function(v)
+        return v.algo == "pt" and (v.transport ~= "peer" or v.wire ~= "nan")
+            and ("transport %s, wire %s: only stores to peers are worth an order"):format(v.transport, v.wire)
+    end,
+    function(v)
+        return v.algo == "pt" and v.world == 2
+            and "two ranks have one writer and one reader each in the plain two-shot too"
     end,
     function(v)
         local whole, reason = tactics.whole_rows(v.hidden, v.dtype)
@@ -196,7 +213,7 @@ local rules = {
             and ("%d threads are no whole number of warps"):format(v.threads)
     end,
     function(v)
-        return v.transport == "host" and v.wire == "flag" and v.threads < 192
+        return v.threads and v.wire == "flag" and v.threads < 192
             and ("%d threads: two warps of a ring's block announce and watch, four at least have to work")
                 :format(v.threads)
     end,
@@ -249,7 +266,7 @@ local function net(v)
     if v.transport == "cpu" then
         return { isa = "scalar", hidden = 0 }
     end
-    return { algo = v.world == 1 and "os" or "ts", wire = v.transport == "host" and "flag" or nil,
+    return { algo = v.world == 1 and "os" or "ts", wire = v.transport == "host" and "flag" or "nan",
         hidden = 0, rank = "any", launch = "seq" }
 end
 

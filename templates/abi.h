@@ -15,9 +15,10 @@
 
 /* Lists that the generator (gen/tactics.lua) and the runtime must agree on: X(CODE, text, number).
  * tests/codegen compares the Lua side with these lines. */
-#define RF_OP_LIST(X)        X(ALL_REDUCE, "ar", 0)
-#define RF_DTYPE_LIST(X)     X(F32, "f32", 0) X(BF16, "bf16", 1) X(F16, "f16", 2)
-#define RF_ALGO_LIST(X)      X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1) X(ISLANDS, "il", 2)
+#define RF_OP_LIST(X)    X(ALL_REDUCE, "ar", 0)
+#define RF_DTYPE_LIST(X) X(F32, "f32", 0) X(BF16, "bf16", 1) X(F16, "f16", 2)
+#define RF_ALGO_LIST(X)                                                                            \
+    X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1) X(ISLANDS, "il", 2) X(PERMUTED, "pt", 3)
 #define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0) X(PEER, "peer", 1) X(HOST, "host", 2)
 #define RF_WIRE_LIST(X)      X(FLAG, "flag", 0) X(NAN, "nan", 1) X(EPOCH, "e12", 2)
 #define RF_ISA_LIST(X)                                                                             \
@@ -100,7 +101,8 @@ typedef enum rf_fault_code {
     RF_FAULT_BUSY = 6        /* two kernels at once on one channel */
 } rf_fault_code;
 
-/* RELAY: an answer that itself waits for an answer. */
+/* RELAY: an answer that itself waits for an answer. In a permuted two-shot, which goes on to
+ * higher numbers: ARRIVE and the steps that the culprit had to wait for before its own. */
 typedef enum rf_step {
     RF_STEP_ENTRY = 0,
     RF_STEP_ARRIVE = 1,
@@ -119,9 +121,23 @@ typedef struct rf_region {
     rf_fault fault;
 } rf_region;
 
-/* ---- cuda: peer transport
- * A rank's region lies in its device memory: RF_REGION_HEADER bytes, of which the first are its
- * rf_control, then RF_SLOTS slots of slot_bytes. Cleared: the header zero, the slots all ones.
+/* ---- cuda
+ * A region has a header, slots and a ring. The families of kernels - that of the slots and the ring
+ * - have an epoch each, in an rf_control of their own: rf_params.control[RF_CONTROL_*], all zero
+ * but for the generation when cleared.
+ *
+ * Ring: flags say how far a rank has come in each lane. Behind them lie two halves of raw chunks,
+ * in turns by the epoch; only the region's owner stores there, and the others read.
+ *
+ * ---- cuda: peer transport
+ * A rank's region lies in its device memory:
+ *
+ * - RF_REGION_HEADER bytes, of which the first are the control lines
+ * - RF_SLOTS slots of slot_bytes, which peers store into
+ * - RF_RING_LANES x RF_MAX_WORLD rf_ring_flags: of each rank, which stores them
+ * - two halves of RF_PEER_HALF_BYTES
+ *
+ * Cleared: zero, but for the slots, which are all ones.
  *
  * ---- cuda: host transport
  * A rank's region lies in pinned host memory that every device maps; only its owner stores into it,
@@ -130,18 +146,17 @@ typedef struct rf_region {
  * - RF_REGION_HEADER bytes: an rf_control of which `poison` alone is used; peers set it
  * - RF_SLOTS slots of slot_bytes, family e12: vectors of 12 bytes of a tensor and a tag. Vector i
  *   is unit i of the owner's tensor, or where the owner sums unit i of a two-shot, the sum
- * - RF_RING_LANES rf_ring_flags, family ring: how far the owner has come in each lane
- * - RF_RING_DATA_BYTES of raw chunks: two halves, in turns by the epoch
+ * - RF_RING_LANES rf_ring_flags: the owner's
+ * - two halves of RF_HOST_HALF_BYTES
  *
  * Cleared: all zero bytes (no tag is 0 before the epoch has come round to it). What only the owner
- * uses - epoch, generation, arrivals - lies in its device memory, where entering costs less: an
- * rf_control for each family, rf_params.control[RF_CONTROL_*]. All zero but for the generation. */
+ * uses - the control lines - lies in its device memory, where entering costs less. */
 
-#define RF_HOST_E12_BYTES   (1u << 20) /* family e12 is for tensors up to here */
-#define RF_RING_LANES       64         /* most blocks that have work */
-#define RF_RING_FLAGS_BYTES (RF_RING_LANES * RF_LINE)
-#define RF_RING_DATA_BYTES  (4u << 20)
-#define RF_HOST_RING_BYTES  (RF_RING_FLAGS_BYTES + RF_RING_DATA_BYTES)
+#define RF_CONTROL_SLOTS 0
+#define RF_CONTROL_RING  1
+#define RF_CONTROLS      2
+
+#define RF_HOST_E12_BYTES (1u << 20) /* family e12 is for tensors up to here */
 
 /* Bytes of a slot of a host region: depends on the capacity only. */
 #define RF_HOST_SLOT_BYTES(capacity)                                                               \
@@ -150,20 +165,30 @@ typedef struct rf_region {
       4095) /                                                                                      \
      4096 * 4096)
 
-/* Bytes of a whole host region; where its ring begins. */
-#define RF_HOST_RING_AT(slot_bytes)      (RF_REGION_HEADER + RF_SLOTS * (uint64_t)(slot_bytes))
-#define RF_HOST_REGION_BYTES(slot_bytes) (RF_HOST_RING_AT(slot_bytes) + RF_HOST_RING_BYTES)
-
-#define RF_CONTROL_E12   0 /* peer transport: its only one */
-#define RF_CONTROL_RING  1
-#define RF_HOST_CONTROLS 2
-
 typedef struct rf_ring_flag {
     uint64_t turns; /* epoch << RF_RING_TURN_BITS | turns of this call that are done */
     unsigned char pad[RF_LINE - 8];
 } rf_ring_flag;
 #define RF_RING_TURN_BITS 22
 #define RF_RING_PACKS     (1u << 28) /* most of a tensor, so that its turns can be counted */
+#define RF_RING_LANES     64         /* most blocks that have work */
+#define RF_RING_SERVANTS  64         /* threads of a block that move no data */
+
+/* A half: of host memory so much that it stays in the last-level cache; of a device's as much as
+ * the capacity needs, up to where slots and ring are four times the capacity and 2 MiB. */
+#define RF_HOST_HALF_BYTES (2u << 20)
+#define RF_PEER_HALF_MOST  (896u << 10)
+#define RF_PEER_HALF_BYTES(slot_bytes)                                                             \
+    ((slot_bytes) / 2 < RF_PEER_HALF_MOST ? (uint32_t)((slot_bytes) / 2) : RF_PEER_HALF_MOST)
+
+/* Where the ring begins, the bytes of its flags, and of whole regions. */
+#define RF_RING_AT(slot_bytes)   (RF_REGION_HEADER + RF_SLOTS * (uint64_t)(slot_bytes))
+#define RF_HOST_RING_FLAGS_BYTES (RF_RING_LANES * RF_LINE)
+#define RF_PEER_RING_FLAGS_BYTES (RF_RING_LANES * RF_MAX_WORLD * RF_LINE)
+#define RF_HOST_REGION_BYTES(slot_bytes)                                                           \
+    (RF_RING_AT(slot_bytes) + RF_HOST_RING_FLAGS_BYTES + 2 * RF_HOST_HALF_BYTES)
+#define RF_PEER_REGION_BYTES(slot_bytes)                                                           \
+    (RF_RING_AT(slot_bytes) + RF_PEER_RING_FLAGS_BYTES + 2 * RF_PEER_HALF_BYTES(slot_bytes))
 
 /* cuda: what a channel shares with the host, in host memory that the device maps. The device writes
  * all but `abort`. */
@@ -217,9 +242,8 @@ typedef struct rf_params {
     uint32_t generation;
     uint32_t kib_clocks;     /* cuda, host transport: SM clocks that the link to the host takes for
                                 1 KiB; 0 = unknown */
-    uint32_t controls;       /* cuda: lines at `control`: 1, host transport RF_HOST_CONTROLS */
-    rf_control *control;     /* cuda: own control lines, in device memory; peer transport: the
-                                beginning of peer[rank] */
+    rf_control *control;     /* cuda: own RF_CONTROLS control lines, in device memory; peer
+                                transport: the beginning of peer[rank] */
     const rf_cpu_host *host; /* cpu only */
     void *host_ctx;          /* cpu: for the host's functions; cuda: the channel's rf_page, in host
                                 memory that the device maps */

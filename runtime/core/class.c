@@ -80,14 +80,19 @@ static uint32_t host_blocks(const rf_variant *v, int c)
            v->threads;
 }
 
-/* On GPUs: every thread one turn, as far as blocks run at once. */
+/* On GPUs: every thread that moves data one turn, as far as blocks run at once and have work. */
 uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes)
 {
     if (v->transport == RFI_TRANSPORT_CPU)
         return rfi_class_grid(bytes);
     uint32_t most = comm->max_grid, pack = v->wire == RFI_WIRE_EPOCH ? 12 : 16;
-    uint64_t packs = (bytes + pack - 1) / pack, turn = (uint64_t)v->threads * v->unroll;
-    uint32_t owners = v->algo == TS ? v->world : v->algo == RFI_ALGO_ISLANDS ? v->world / 2 : 1;
+    uint32_t threads = v->threads;
+    if (v->wire == RING) {
+        threads -= RF_RING_SERVANTS;
+        most = most < RF_RING_LANES ? most : RF_RING_LANES;
+    }
+    uint64_t packs = (bytes + pack - 1) / pack, turn = (uint64_t)threads * v->unroll;
+    uint32_t owners = v->algo == OS ? 1 : v->algo == RFI_ALGO_ISLANDS ? v->world / 2 : v->world;
     packs = (packs + owners - 1) / owners;
     if (v->transport == RFI_TRANSPORT_HOST && most > host_blocks(v, rfi_class_of(bytes)))
         most = host_blocks(v, rfi_class_of(bytes));
@@ -104,6 +109,8 @@ static int as_in_class(const rf_variant *v, int c)
         return (v->algo == algo) + (v->wire == classes[c].host.wire) * 2;
     }
     uint8_t algo = v->world <= 2 ? classes[c].peer.algo_of_two : classes[c].peer.algo;
+    if (v->wire == RING) /* never better where stores arrive: pays two crossings more */
+        return 0;
     return (v->algo == algo) * 2 + (v->threads == classes[c].peer.threads);
 }
 

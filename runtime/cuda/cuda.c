@@ -217,20 +217,20 @@ static rf_result cuda_permit(rfi_device *d, uint8_t transport, rf_error *err)
 
 /* ---- memory ---- */
 
-/* Peer: room for a two-shot of the whole capacity: a box for every rank, in both phases, each
- * rounded up to a pack; in islands there are fewer and larger ones. A one-shot needs world times
- * its size, so that it is for smaller tensors where there are more than two ranks. Host: abi.h
- * says. */
+/* Slots between peers: room for a two-shot of the whole capacity: a box for every rank, in both
+ * phases, each rounded up to a pack; in islands there are fewer and larger ones. A one-shot needs
+ * world times its size, so that it is for smaller tensors where there are more than two ranks. The
+ * rest says abi.h. */
 static rfi_layout cuda_layout(uint8_t transport, uint64_t capacity_bytes)
 {
     rfi_layout l;
     if (transport == RFI_TRANSPORT_HOST) {
         l.slot_bytes = RF_HOST_SLOT_BYTES(capacity_bytes);
         l.region_bytes = RF_HOST_REGION_BYTES(l.slot_bytes);
-        l.memory = (rf_footprint){RF_HOST_CONTROLS * sizeof(rf_control), l.region_bytes};
+        l.memory = (rf_footprint){RF_CONTROLS * sizeof(rf_control), l.region_bytes};
     } else {
         l.slot_bytes = (2 * capacity_bytes + 2 * RF_MAX_WORLD * 16 + 4095) / 4096 * 4096;
-        l.region_bytes = RF_REGION_HEADER + RF_SLOTS * l.slot_bytes;
+        l.region_bytes = RF_PEER_REGION_BYTES(l.slot_bytes);
         l.memory = (rf_footprint){l.region_bytes, 0};
     }
     return l;
@@ -285,12 +285,10 @@ static void cuda_forget(rfi_device *d, rfi_memory *m)
 static void cuda_bind(rfi_device *d, uint8_t transport, int channel, rf_params *params)
 {
     params->host_ctx = &d->pages[channel];
-    params->controls = 1;
     params->control = (rf_control *)(void *)params->peer[params->rank];
     if (transport == RFI_TRANSPORT_HOST) {
         params->kib_clocks = d->kib_clocks;
-        params->controls = RF_HOST_CONTROLS;
-        params->control = (rf_control *)(uintptr_t)d->controls + channel * RF_HOST_CONTROLS;
+        params->control = (rf_control *)(uintptr_t)d->controls + channel * RF_CONTROLS;
     }
 }
 
@@ -404,9 +402,9 @@ static void cuda_read_fault(rfi_device *d, const rf_params *channel, uint32_t *p
 }
 
 /* A copy engine does it, whatever the kernels do. */
-static void poison_device(rfi_device *d, const void *control, uint32_t word)
+static void poison_device(rfi_device *d, const rf_control *line, uint32_t word)
 {
-    CUdeviceptr at = (CUdeviceptr)(uintptr_t)control + offsetof(rf_control, poison);
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)line + offsetof(rf_control, poison);
     rfi_cuda_scope scope = rfi_cuda_enter(d);
     d->words[0] = 1;
     CUresult r = d->driver->cuMemcpyDtoHAsync(d->words, at, sizeof word, d->stream);
@@ -418,6 +416,12 @@ static void poison_device(rfi_device *d, const void *control, uint32_t word)
         rfi_cuda_wait(d, COPY_MS);
     }
     rfi_cuda_leave(d, scope);
+}
+
+static void poison_lines(rfi_device *d, const rf_control *lines, uint32_t word)
+{
+    for (int i = 0; i < RF_CONTROLS; i++)
+        poison_device(d, &lines[i], word);
 }
 
 static void poison_word(uint32_t *at, uint32_t word)
@@ -437,17 +441,18 @@ static void cuda_poison(rfi_device *d, uint8_t transport, const rf_params *chann
     if (rank == d->rank) {
         poison_word(&page->poison, word);
         __atomic_store_n(&page->abort, 1, __ATOMIC_SEQ_CST);
-        for (uint32_t i = 0; transport == RFI_TRANSPORT_HOST && i < channel->controls; i++)
-            poison_device(d, &channel->control[i], word);
+        if (transport == RFI_TRANSPORT_HOST)
+            poison_lines(d, channel->control, word);
     } else if (transport == RFI_TRANSPORT_HOST) {
         unsigned char *host = rfi_cuda_host_of(d, channel->peer[rank]);
         poison_word(&((rf_control *)(void *)host)->poison, word);
     } else {
-        poison_device(d, channel->peer[rank], word);
+        poison_lines(d, (const rf_control *)(const void *)channel->peer[rank], word);
     }
 }
 
-/* Peer: slots are all sentinel, words of ones. Host: zero, which is no epoch's tag. */
+/* Zero, which is no epoch's tag and the lowest of flags; but between peers slots are all sentinel,
+ * words of ones. */
 static void clear_memory(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
 {
     const rfi_driver *v = d->driver;
@@ -456,8 +461,8 @@ static void clear_memory(rfi_device *d, uint8_t transport, const rf_params *chan
         memset(rfi_cuda_host_of(d, channel->peer[d->rank]), 0, bytes);
         return;
     }
-    v->cuMemsetD8Async(at, 0, RF_REGION_HEADER, d->stream);
-    v->cuMemsetD8Async(at + RF_REGION_HEADER, 0xff, bytes - RF_REGION_HEADER, d->stream);
+    v->cuMemsetD8Async(at, 0, bytes, d->stream);
+    v->cuMemsetD8Async(at + RF_REGION_HEADER, 0xff, RF_SLOTS * channel->slot_bytes, d->stream);
 }
 
 static void cuda_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
@@ -466,9 +471,9 @@ static void cuda_clear(rfi_device *d, uint8_t transport, const rf_params *channe
     CUdeviceptr control = (CUdeviceptr)(uintptr_t)channel->control;
     rfi_cuda_scope scope = rfi_cuda_enter(d);
     clear_memory(d, transport, channel, bytes);
-    v->cuMemsetD8Async(control, 0, channel->controls * sizeof(rf_control), d->stream);
+    v->cuMemsetD8Async(control, 0, RF_CONTROLS * sizeof(rf_control), d->stream);
     d->words[0] = channel->generation;
-    for (uint32_t i = 0; i < channel->controls; i++)
+    for (int i = 0; i < RF_CONTROLS; i++)
         v->cuMemcpyHtoDAsync(control + i * sizeof(rf_control) + offsetof(rf_control, generation),
                              d->words, sizeof channel->generation, d->stream);
     rfi_cuda_wait(d, CLEAR_MS);

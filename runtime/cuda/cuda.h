@@ -39,7 +39,7 @@ struct rfi_device {
     rfi_cuda_mapping maps[RF_MAX_WORLD]; /* peer: own and imported */
     rfi_memory hosts[RF_MAX_WORLD];      /* host: own and imported; host NULL = free place */
     rfi_memory *own_host;                /* among them */
-    CUdeviceptr controls;                /* RF_HOST_CONTROLS lines for each channel */
+    CUdeviceptr controls;                /* RF_CONTROLS lines for each channel */
     char place[RF_MAX_WORLD][RFI_PLACE]; /* of each rank: its bus address */
     rfi_cuda_image *images;
     size_t n_images;

@@ -14,7 +14,7 @@
 #include "cuda/cuda.h"
 
 #define CLEAR_MS       10000u
-#define CONTROLS_BYTES (RFI_CHANNELS * RF_HOST_CONTROLS * sizeof(rf_control))
+#define CONTROLS_BYTES (RFI_CHANNELS * RF_CONTROLS * sizeof(rf_control))
 
 /* ---- registration ---- */
 

@@ -208,7 +208,10 @@ typedef struct rf_pack rf_pack;
 extern RF_API const rf_pack *const rf_packs[];
 
 /* What a pack holds: variant i < rf_pack_count(pack), in the pack's order. Texts are the pack's.
- * Pure. Errors: E_ARG; E_PACK: built for another runtime (rf_pack_count is 0 then). */
+ * algorithm: os = one-shot, ts = two-shot, pt = two-shot in which everybody stores to one rank at a
+ * time. wire: nan = stores into the peers' memory that show by themselves that they are there, e12
+ * = the same in host memory, flag = stores into memory of one's own, which the peers read when they
+ * are told. Pure. Errors: E_ARG; E_PACK: built for another runtime (rf_pack_count is 0 then). */
 typedef struct rf_variant_info {
     const char *name, *sku, *toolchain;
     char hash[33]; /* of parameters and source: what the database knows it by */
@@ -300,8 +303,8 @@ typedef struct rf_config {
     }
 
 /* What one rank will allocate at most, in bytes. cpu: a little more than twice the capacity for
- * each channel, at most 2 MiB, of host memory that the ranks share. cuda: a little more than four
- * times the capacity for each channel, in whole granules of the driver (mostly 2 MiB), of device
+ * each channel, at most 2 MiB, of host memory that the ranks share. cuda: for each channel four
+ * times the capacity and up to 2 MiB, in whole granules of the driver (mostly 2 MiB), of device
  * memory that the peers map, unless RF_NO_PEER is set; and for each channel 4 MiB and three times
  * the capacity, at most 7 MiB, of pinned host memory. What turns out not to work is given back;
  * what the packs have no variant for is not allocated. */

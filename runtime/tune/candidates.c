@@ -62,7 +62,10 @@ static size_t grids_of(const rf_comm *comm, const rf_variant *v, uint64_t bytes,
         return rfi_host_grids(blocks < HOST_MOST ? (uint32_t)blocks : HOST_MOST, rfi_max_grid(comm),
                               grids);
     }
-    return rfi_block_grids(rfi_usual_grid(comm, v, bytes), rfi_max_grid(comm), grids);
+    uint32_t most = rfi_max_grid(comm);
+    if (v->wire == RFI_WIRE_FLAG && most > RF_RING_LANES)
+        most = RF_RING_LANES;
+    return rfi_block_grids(rfi_usual_grid(comm, v, bytes), most, grids);
 }
 
 uint64_t rfi_shape_bytes(const rf_shape *shape)

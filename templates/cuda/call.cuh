@@ -36,7 +36,7 @@ RF_DEVICE uint32_t *poison_of(const rf_params *p, uint32_t rank)
 RF_COLD void report(const rf_params *p, uint32_t poison, uint32_t step, uint64_t sequence,
                     uint64_t expected, uint64_t found)
 {
-    for (uint32_t i = 0; i < p->controls; i++) {
+    for (uint32_t i = 0; i < RF_CONTROLS; i++) {
         exchange_if_gpu(&p->control[i].poison, 0, poison);
     }
     if (exchange_if_gpu(&p->control->told, 0, 1) != 0) {
@@ -116,7 +116,7 @@ RF_DEVICE void arrive(const rf_turn *turn, uint32_t threads)
 /* Looks up from a fruitless wait. Returns when this call began to wait (pass it to the next look),
  * or RF_GIVE_UP. In a two-shot, an owner that is itself kept waiting is not to blame: who waits for
  * an answer grants an eighth more, in which the owner's verdict arrives; who waits for one that
- * waits for an answer, two. */
+ * waits for an answer, two, and so on. */
 RF_COLD uint64_t look_up(const rf_params *p, uint32_t rank, uint32_t world, uint32_t culprit,
                          uint32_t step, uint64_t epoch, uint64_t since)
 {

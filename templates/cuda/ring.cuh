@@ -1,6 +1,8 @@
-/* Ring: large tensors through host memory, as raw payload in a buffer that stays in the last-level
- * cache. A block is a lane: with the same block of every peer it goes through the lane's chunks, of
- * which the buffer holds RF_RING_WINDOW at a time.
+/* Ring: raw payload that its owner stores into a buffer of its own, and that peers read there: a
+ * pull. Through host memory for large tensors, where the buffer stays in the last-level cache;
+ * between peers for switches that collapse under stores from all sides. A block is a lane: with the
+ * same block of every peer it goes through the lane's chunks. The buffer holds RF_RING_WINDOW of
+ * every lane at a time, or the whole tensor where that is less.
  *
  * Turn k of a lane, on every rank:
  *     workers (all warps but two) have stored chunk k into the own region
@@ -9,18 +11,22 @@
  *     workers issue the loads of the peers' chunk k - LAG, store chunk k + 1, then sum
  *     two-shot only: workers read the peers' sums of chunk k - 2 LAG - 1
  * So the posted stores of one chunk, the fence behind the one before and the reads of an older one
- * go on at once, and the watcher polls ahead of the workers.
+ * go on at once, and the watcher polls ahead of the workers. A lane of one chunk has nothing to
+ * overlap and a LAG of 1: a one-shot waits at two barriers, a two-shot at four.
  *
  * One-shot: a chunk is a piece of the tensor, everybody reads everybody's. Two-shot: a chunk is a
  * piece of every rank's part; of a rank's copy, owner o reads piece o, and piece `rank`, which
  * nobody needs, becomes the sum. A turn that is announced says: chunk k is stored; so are sums up
- * to chunk k - LAG - 1; chunks up to k - LAG - 1 are read, and sums up to chunk k - 2 LAG - 2.
+ * to chunk k - LAG - 1; chunks up to k - LAG - 1 are read, and sums up to chunk k - 2 LAG - 2. A
+ * turn that neither stored a chunk nor follows one that stored a sum is not announced, and nobody
+ * waits for it.
  *
  * Window. Chunk c + WINDOW goes over chunk c in turn c + 2 LAG + 2, behind barrier c + 2 LAG + 1,
- * which means that every peer has announced turn c + LAG + 1, hence has read chunk c. The sum of
- * chunk c + WINDOW is stored LAG turns later and behind the barrier, when every peer has announced
- * turn c + 2 LAG + 2, hence has read the sum of chunk c. So announcements are the only
- * acknowledgement that is needed, and WINDOW = 2 LAG + 2 is the least.
+ * which means that every peer has announced turn c + LAG + 1 (it stored that chunk, since there are
+ * later ones), hence has read chunk c. The sum of chunk c + WINDOW is stored LAG turns later and
+ * behind the barrier, when every peer has announced turn c + 2 LAG + 2, hence has read the sum of
+ * chunk c. So announcements are the only acknowledgement that is needed, and WINDOW = 2 LAG + 2 is
+ * the least.
  *
  * Calls. The two halves of the buffer alternate by the epoch, and as for slots (call.cuh) one call
  * between is enough, whatever lanes and chunks the calls have: a rank begins call e + 2 after its
@@ -33,16 +39,15 @@
 #include "cuda/call.cuh"
 #include "cuda/tensor.cuh"
 
-#ifndef RF_WARP /* tests have smaller ones, and windows that are too small */
-#define RF_WARP 32
-#endif
 #define RF_RING_LAG 2
-#ifndef RF_RING_WINDOW
+#ifndef RF_RING_WINDOW /* tests have windows that are too small */
 #define RF_RING_WINDOW (2 * RF_RING_LAG + 2)
+#if RF_PEER_HALF_MOST / 16 / RF_MAX_WORLD < RF_RING_WINDOW * (1024 - RF_RING_SERVANTS)
+#error "a half does not hold the window of one lane of the largest block"
 #endif
-#define RF_RING_HALF       (RF_RING_DATA_BYTES / 2)
-#define RF_RING_SERVANTS   (2 * RF_WARP) /* threads: announcer's and watcher's warp */
-#define RF_RING_CHUNKS     4             /* that a lane should have at least */
+#endif
+#define RF_RING_WATCHER    (RF_RING_SERVANTS / 2) /* first thread of its warp; 0 is the announcer */
+#define RF_RING_CHUNKS     4                      /* that a lane should have at least */
 #define RF_RING_MAX_UNROLL 8
 
 typedef struct rf_ring {
@@ -51,10 +56,12 @@ typedef struct rf_ring {
     uint32_t world, rank, unroll;
     uint32_t parts; /* 1 = one-shot, world = two-shot */
     uint32_t part;  /* packs of each, but the last ones */
+    uint32_t span;  /* and of the buffer for each */
     uint32_t workers, worker;
     uint32_t lanes, lane;
     uint32_t rounds; /* packs of a piece that a worker handles, at most unroll */
     uint32_t chunks; /* of this lane */
+    uint32_t lag;
 } rf_ring;
 
 RF_DEVICE uint32_t least(uint32_t a, uint32_t b)
@@ -67,17 +74,21 @@ RF_DEVICE uint32_t pieces(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
-/* Lanes, and chunks so small that there are some for each lane and so large that all do for the
- * tensor: the same on every rank. */
+/* Lanes, and chunks so small that there are some for each lane and, where the tensor does not fit
+ * into a half, so large that all do for it: the same on every rank. */
 RF_DEVICE void ring_divide(rf_ring *r)
 {
-    uint32_t room = RF_RING_HALF / 16 / (RF_RING_WINDOW * r->parts * r->workers); /* rounds */
+    uint32_t room = ring_half_bytes(r->t.p) / 16 / r->parts;
     r->part = pieces(r->t.packs, r->parts);
-    r->lanes = least(least(grid_size(), RF_RING_LANES), room);
-    r->rounds = least(r->unroll, room / r->lanes);
+    uint32_t rounds = r->part <= room ? RF_RING_LANES * RF_RING_MAX_UNROLL
+                                      : room / (RF_RING_WINDOW * r->workers); /* of all lanes */
+    r->lanes = least(least(grid_size(), RF_RING_LANES), rounds);
+    r->rounds = least(r->unroll, rounds / r->lanes);
     r->rounds = least(r->rounds, r->part / (RF_RING_CHUNKS * r->lanes * r->workers) + 1);
+    r->span = least(r->part, RF_RING_WINDOW * r->lanes * r->rounds * r->workers);
     uint32_t all = pieces(r->part, r->rounds * r->workers);
     r->chunks = all > r->lane && r->lane < r->lanes ? pieces(all - r->lane, r->lanes) : 0;
+    r->lag = r->chunks > 1 ? RF_RING_LAG : 1;
 }
 
 /* Index within a part of what the worker has of a chunk. */
@@ -95,20 +106,20 @@ RF_DEVICE uint32_t ring_has(const rf_ring *r, uint32_t part, uint32_t u, uint32_
 RF_DEVICE unsigned char *ring_at(const rf_ring *r, uint32_t q, uint32_t chunk, uint32_t part,
                                  uint32_t u)
 {
-    uint32_t piece = (r->lane * RF_RING_WINDOW + chunk % RF_RING_WINDOW) * r->parts + part;
-    return r->t.p->peer[q] + RF_HOST_RING_AT(r->t.p->slot_bytes) + RF_RING_FLAGS_BYTES +
-           r->turn.slot * RF_RING_HALF +
-           (uint64_t)((piece * r->rounds + u) * r->workers + r->worker) * 16;
-}
-
-RF_DEVICE unsigned char *ring_flag_at(const rf_ring *r, uint32_t q)
-{
-    return r->t.p->peer[q] + RF_HOST_RING_AT(r->t.p->slot_bytes) + r->lane * sizeof(rf_ring_flag);
+    return r->t.p->peer[q] + RF_RING_AT(r->t.p->slot_bytes) + RF_RING_FLAGS_BYTES +
+           r->turn.slot * ring_half_bytes(r->t.p) +
+           (uint64_t)(part * r->span + ring_index(r, chunk % RF_RING_WINDOW, u)) * 16;
 }
 
 RF_DEVICE uint64_t ring_flag(const rf_ring *r, uint32_t turns)
 {
     return (r->turn.epoch << RF_RING_TURN_BITS) + turns;
+}
+
+/* Is turn k announced? */
+RF_DEVICE uint32_t ring_speaks(const rf_ring *r, uint32_t k)
+{
+    return k < r->chunks || (r->parts > 1 && k > r->lag && k <= r->chunks + r->lag);
 }
 
 RF_DEVICE void ring_send(const rf_ring *r, uint32_t chunk)
@@ -199,10 +210,10 @@ RF_DEVICE void ring_gather(const rf_ring *r, uint32_t chunk)
 }
 
 /* Each thread of the watcher's warp looks after one peer. Returns 0 when the call has failed. */
-RF_DEVICE uint32_t ring_watch(const rf_ring *r, uint32_t q, uint32_t turns, uint64_t *since)
+RF_DEVICE uint32_t ring_watch(const rf_ring *r, uint32_t q, uint32_t k, uint64_t *since)
 {
     uint32_t polls = 0;
-    while (load_u64_sys(ring_flag_at(r, q)) < ring_flag(r, turns)) {
+    while (load_u64_sys(flag_at(r->t.p, r->rank, q, r->lane)) < ring_flag(r, k + 1)) {
         if (++polls % RF_CHECK_EVERY == 0) {
             *since = look_up(r->t.p, r->rank, r->world, q, RF_STEP_ARRIVE, r->turn.epoch, *since);
             if (*since == RF_GIVE_UP) {
@@ -220,9 +231,9 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
     rf_ring r;
     uint64_t since = 0;
     rf_control *line = p->control + RF_CONTROL_RING;
-    uint32_t thread = thread_index();
+    uint32_t thread = thread_index(), peer = thread - RF_RING_WATCHER;
     uint32_t works = thread >= RF_RING_SERVANTS, announces = thread == 0;
-    uint32_t watches = thread >= RF_WARP && thread < RF_WARP + world && thread - RF_WARP != rank;
+    uint32_t watches = thread >= RF_RING_WATCHER && peer < world && peer != rank;
     r.t = tensor_of(p, 16);
     r.world = world, r.rank = rank, r.unroll = unroll, r.parts = parts;
     r.workers = threads - RF_RING_SERVANTS, r.worker = thread - RF_RING_SERVANTS;
@@ -235,45 +246,43 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
     if (!r.turn.ok) {
         return;
     }
+    if (works && r.chunks) {
+        ring_send(&r, 0);
+    }
     if (dependent) {
         dependents_launch();
     }
-    arrive(&r.turn, threads);
+    arrive(&r.turn, threads); /* barrier 0 */
     if (r.chunks == 0) {
         return;
     }
-    /* the last turn that somebody waits for, and the last one */
-    uint32_t announced = parts == 1 ? r.chunks - 1 : r.chunks + RF_RING_LAG;
-    uint32_t last = announced + RF_RING_LAG;
-    if (works) {
-        ring_send(&r, 0);
-    }
+    uint32_t last = r.chunks + (parts == 1 ? r.lag - 1 : 2 * r.lag);
     for (uint32_t k = 0; k <= last; k++) {
         uint32_t failed = 0;
-        if (watches && k >= RF_RING_LAG) {
-            failed = !ring_watch(&r, thread - RF_WARP, k - RF_RING_LAG + 1, &since);
+        if (watches && k >= r.lag && ring_speaks(&r, k - r.lag)) {
+            failed = !ring_watch(&r, peer, k - r.lag, &since);
         }
-        if (block_any(failed)) {
+        if (k > 0 && block_any(failed)) {
             return;
         }
-        if (announces && k <= announced) {
+        if (announces && ring_speaks(&r, k)) {
             fence_sys();
-            store_u64_sys(ring_flag_at(&r, rank), ring_flag(&r, k + 1));
+            flag_raise(p, world, rank, r.lane, ring_flag(&r, k + 1));
         }
         if (works) {
             rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD], own[RF_RING_MAX_UNROLL];
-            uint32_t reduces = k >= RF_RING_LAG && k - RF_RING_LAG < r.chunks;
+            uint32_t reduces = k >= r.lag && k - r.lag < r.chunks;
             if (reduces) {
-                ring_collect(&r, k - RF_RING_LAG, v, own);
+                ring_collect(&r, k - r.lag, v, own);
             }
             if (k + 1 < r.chunks) { /* while those are on their way */
                 ring_send(&r, k + 1);
             }
             if (reduces) {
-                ring_reduce(&r, k - RF_RING_LAG, v, own);
+                ring_reduce(&r, k - r.lag, v, own);
             }
-            if (parts > 1 && k > 2 * RF_RING_LAG) {
-                ring_gather(&r, k - 2 * RF_RING_LAG - 1);
+            if (parts > 1 && k > 2 * r.lag) {
+                ring_gather(&r, k - 2 * r.lag - 1);
             }
         }
     }

@@ -58,6 +58,11 @@ RF_DEVICE void wire_send_other(const rf_shares *s, uint32_t number, uint32_t i, 
     store_sys(box_at(s, partner_of(s), box_number(s, RF_BOX_OTHER, number), i), v);
 }
 
+RF_DEVICE void wire_send_sum(const rf_shares *s, uint32_t to, uint32_t i, rf_pack16 v)
+{
+    store_sys(box_at(s, to, box_number(s, RF_BOX_SUM, s->rank), i), v);
+}
+
 /* To all others; box is RF_BOX_WHOLE or RF_BOX_SUM. Not all ranks at one port at a time. */
 RF_DEVICE void wire_send_all(const rf_shares *s, rf_box box, uint32_t i, rf_pack16 v)
 {

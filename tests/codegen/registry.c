@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 extern const int rfi_abi_3;
-const int rfi_abi_3 = 3;
+const int rfi_abi_3 = RF_ABI;
 
 extern const rf_pack rf_pack_cpu, rf_pack_cpu_small;
 

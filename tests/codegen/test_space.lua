@@ -174,6 +174,7 @@ function Space.test_feasible_says_why_not()
         { { isa = "sm90" }, "sm90 code cannot use transport cpu" },
         { { transport = "peer", wire = "nan", isa = "sm90" }, "transport peer has no copy" },
         { { algo = "ts", hidden = 0, world = 1 }, "the world is 1" },
+        { { algo = "pt" }, "transport cpu, wire flag: only stores to peers are worth an order" },
         { { hidden = 4100 }, "a row of 4100 bf16 has 8200 bytes, no whole number of 16-byte packs" },
         { { algo = "ts" }, "hidden gains nothing" },
         { { isa = "scalar" }, "the net, not a contender" },
@@ -187,6 +188,8 @@ function Space.test_feasible_says_why_not()
         luaunit.assertStrContains(reason, case[2])
     end
     luaunit.assertTrue(tactics.feasible(PEER))
+    luaunit.assertTrue(tactics.feasible(with({ algo = "pt", world = 3 }, PEER)))
+    luaunit.assertTrue(tactics.feasible(with({ wire = "flag", threads = 192, world = 2 }, PEER)))
     cases = {
         { { threads = 33 }, "33 threads are no whole number of warps" },
         { { threads = 2048 }, "threads is 2048, expected an integer from 32 to 1024" },
@@ -199,6 +202,15 @@ function Space.test_feasible_says_why_not()
         { { algo = "il", rank = "any", world = 2 }, "are no way to part 2" },
         { { algo = "il", rank = "any", world = 7 }, "are no way to part 7" },
         { { algo = "il", rank = "any", hidden = 4096 }, "hidden gains nothing" },
+        { { algo = "il", rank = "any", wire = "flag", threads = 320 }, "wire flag: islands store" },
+        { { wire = "e12" }, "transport peer signals through wire nan or flag, not e12" },
+        { { wire = "flag", threads = 128 }, "two warps of a ring's block announce and watch" },
+        { { wire = "flag", threads = 320, world = 1 }, "nothing is read from peers in a world of 1" },
+        { { algo = "pt", world = 2 }, "two ranks have one writer and one reader each in the plain two-shot" },
+        { { algo = "pt", world = 1 }, "the world is 1" },
+        { { algo = "pt", wire = "flag", threads = 320 },
+            "transport peer, wire flag: only stores to peers are worth an order" },
+        { { algo = "pt", hidden = 4096 }, "two-shot splits the call by packs, not by rows" },
     }
     luaunit.assertTrue(tactics.feasible(with({ algo = "il", rank = "any" }, PEER)))
     for _, case in ipairs(cases) do
@@ -215,6 +227,7 @@ function Space.test_feasible_says_why_not()
         { { threads = 64 }, "64 threads: two warps of a ring's block announce and watch" },
         { { world = 8, unroll = 4 }, "take about 408 registers" },
         { { isa = "avx512" }, "avx512 code cannot use transport host" },
+        { { algo = "pt" }, "transport host, wire flag: only stores to peers are worth an order" },
         { { copy = "ca" }, "transport host has no copy" },
         { { hidden = 4096 }, "hidden gains nothing" },
     }

@@ -1,11 +1,14 @@
-/* Ring in host memory (templates/cuda/ring.cuh): one lane. In each turn a rank, which has stored a chunk
- * into its own buffer of WINDOW chunks, waits at the block's barrier for what its peers announced LAG
- * turns ago. Then the announcer fences and raises the flag, while the workers store the next chunk, read
- * the peers' chunk of then, and in a two-shot, where they store the sum of that, the peers' sums of
- * 2 LAG + 1 turns ago. Calls take the halves of the buffer in turns; how many chunks and which algorithm, the first rank
- * to come picks. Calls never end: epochs run modulo M.
+/* Ring (templates/cuda/ring.cuh): one lane. In each turn a rank, which has stored a chunk into its own
+ * buffer of WINDOW chunks, waits at the block's barrier for what its peers announced LAG turns ago. Then
+ * the announcer fences and raises the flag, while the workers store the next chunk, read the peers' chunk
+ * of then, and in a two-shot, where they store the sum of that, the peers' sums of 2 LAG + 1 turns ago. A
+ * lane of one chunk has a LAG of 1; turns that stored nothing are not announced. Calls take the halves of
+ * the buffer in turns; how many chunks and which algorithm, the first rank to come picks. Calls never end:
+ * epochs run modulo M.
  *
- * Stores are delayed, in any order but that of one word; a kernel ends when they are complete. */
+ * Stores are delayed, in any order but that of one word; a kernel ends when they are complete. Flags lie in
+ * host memory, where all see a rank's own at once, or with PUSHED in each reader's memory, where they
+ * arrive one by one, perhaps after the kernel's end. */
 #ifndef WORLD
 #define WORLD 2
 #endif
@@ -38,15 +41,21 @@
 #define AT(q, c, o)   ((((q) * HALVES + k % HALVES) * WINDOW + (c) % WINDOW) * PIECES + (o))
 #define INPUT(c)      (1 + ((k * CHUNKS + (c)) * 2))
 #define SUM(c)        (2 + ((k * CHUNKS + (c)) * 2))
-#define REACHED(q)    ((q) == me || call[q] == k && turns[q] > t - LAG || call[q] == (k + 1) % M)
-#define ALL_REACHED   (t < LAG || REACHED(0) && REACHED(1) && REACHED(WORLD - 1))
+#define FLAG(reader, writer) ((reader) * WORLD + (writer))
+#define REACHED(q)    ((q) == me || call[FLAG(me, q)] == k && turns[FLAG(me, q)] > t - lag || \
+                       call[FLAG(me, q)] == (k + 1) % M)
+#define SPEAKS(t)     ((t) < chunks[k] || algo[k] == TWO_SHOT && (t) > lag && (t) <= chunks[k] + lag)
+#define ALL_REACHED   (t < lag || !SPEAKS(t - lag) || REACHED(0) && REACHED(1) && REACHED(WORLD - 1))
 
 byte algo[M], chunks[M]; /* the plan of each call, 0 = not picked yet */
 byte memory[WORLD * WORDS];
 byte flying[WORLD * WORDS], behind[WORLD * WORDS]; /* stores on the way to each word, in order */
 bit fenced[WORLD * WORDS];      /* the announcer waits for the first of them */
-byte call[WORLD], turns[WORLD]; /* the flag: of which call, how many turns */
-byte raise[WORLD];              /* what the announcer is to raise it to, 0 = nothing */
+byte call[WORLD * WORLD], turns[WORLD * WORLD]; /* flags as readers see them: of which call, how many turns */
+byte to_call[WORLD], raise[WORLD]; /* what the announcer is to raise its flags to, 0 = nothing */
+#ifdef PUSHED
+byte new_call[WORLD * WORLD], new_turns[WORLD * WORLD]; /* flags on the way, the last of each; 0 = none */
+#endif
 byte fencing[WORLD], pending[WORLD]; /* stores that the announcer waits for; all of them */
 
 inline store(a, v) {
@@ -72,16 +81,50 @@ end:
     od
 }
 
+inline announce() {
+    i = 0;
+    do
+    :: i < WORLD ->
+#ifdef PUSHED
+        new_call[FLAG(i, me)] = to_call[me];
+        new_turns[FLAG(i, me)] = raise[me];
+#else
+        call[FLAG(i, me)] = to_call[me];
+        turns[FLAG(i, me)] = raise[me];
+#endif
+        i++
+    :: else -> break
+    od;
+    i = 0;
+    raise[me] = 0
+}
+
 proctype announcer(byte me) {
+    byte i;
 end:
     do
 #ifdef NO_FENCE /* broken: the flag overtakes the chunk */
-    :: d_step { raise[me] != 0 -> turns[me] = raise[me]; raise[me] = 0 }
+    :: d_step { raise[me] != 0 -> announce() }
 #else
-    :: d_step { raise[me] != 0 && fencing[me] == 0 -> turns[me] = raise[me]; raise[me] = 0 }
+    :: d_step { raise[me] != 0 && fencing[me] == 0 -> announce() }
 #endif
     od
 }
+
+#ifdef PUSHED
+/* A flag that a later one has overtaken on the way is not seen, which is a schedule of its own. */
+proctype link(byte flag) {
+end:
+    do
+    :: d_step {
+        new_turns[flag] != 0 ->
+            call[flag] = new_call[flag];
+            turns[flag] = new_turns[flag];
+            new_turns[flag] = 0
+       }
+    od
+}
+#endif
 
 inline pick() {
     atomic {
@@ -99,7 +142,8 @@ inline pick() {
             fi
         :: else
         fi;
-        announced = (algo[k] == ONE_SHOT -> chunks[k] : chunks[k] + LAG + 1);
+        lag = (chunks[k] == 1 -> 1 : LAG);
+        announced = (algo[k] == ONE_SHOT -> chunks[k] : chunks[k] + lag + 1);
         t = 0;
         i = 0;
         do /* nobody reads what was there two calls ago */
@@ -130,7 +174,7 @@ inline barrier() {
     d_step {
         raise[me] == 0 && ALL_REACHED ->
             if
-            :: t < announced ->
+            :: SPEAKS(t) ->
                 do
                 :: i < WORDS ->
                     fenced[me * WORDS + i] = flying[me * WORDS + i] != 0;
@@ -138,8 +182,7 @@ inline barrier() {
                     i++
                 :: else -> break
                 od;
-                call[me] = k;
-                turns[me] = (t == 0 -> 0 : turns[me]);
+                to_call[me] = k;
                 raise[me] = t + 1
             :: else
             fi;
@@ -174,20 +217,20 @@ inline gather(c) {
 }
 
 proctype workers(byte me) {
-    byte k, t, q, i, announced;
+    byte k, t, q, i, announced, lag;
     do
     ::  pick();
         send(0);
         do
-        :: t < announced + LAG ->
+        :: t < announced + lag ->
             barrier();
             send(t + 1);
             if
-            :: t >= LAG && t - LAG < chunks[k] -> reduce(t - LAG)
+            :: t >= lag && t - lag < chunks[k] -> reduce(t - lag)
             :: else
             fi;
             if
-            :: algo[k] == TWO_SHOT && t > 2 * LAG -> gather(t - 2 * LAG - 1)
+            :: algo[k] == TWO_SHOT && t > 2 * lag -> gather(t - 2 * lag - 1)
             :: else
             fi;
             t++
@@ -204,6 +247,18 @@ init {
         :: r < WORLD ->
             run workers(r);
             run announcer(r);
+#ifdef PUSHED
+            a = 0;
+            do
+            :: a < WORLD ->
+                if
+                :: a != r -> run link(FLAG(a, r))
+                :: else
+                fi;
+                a++
+            :: else -> break
+            od;
+#endif
             a = 0;
             do
             :: a < WORDS -> run wire(r, r * WORDS + a); a++

@@ -1,29 +1,33 @@
 /* -DTABLE=kernels_..., -DRF_SHARD_DTYPE=..., -DHOST=0 or 1. */
 #if HOST
 #include "cuda/wire_e12.cuh"
-#else
-#include "cuda/wire_nan.cuh"
-#endif
+
+#include "cuda/flags_host.cuh"
 #include "cuda/one_shot.cuh"
 #include "cuda/two_shot.cuh"
-#if !HOST
+#else
+#include "cuda/wire_nan.cuh"
+
+#include "cuda/flags_peer.cuh"
 #include "cuda/islands.cuh"
+#include "cuda/one_shot.cuh"
+#include "cuda/permuted.cuh"
 #endif
-#if HOST
 #include "cuda/ring.cuh"
-#endif
 
 #include "kernels.h"
 
 #if HOST
+#define PERMUTED(X, world)
+#else
+#define PERMUTED(X, world)                                                                         \
+    X(all_reduce_pt, world, 1, 1, THREADS) X(all_reduce_pt, world, 2, 0, THREADS)
+#endif
 #define RING_THREADS (RF_RING_SERVANTS + THREADS)
 #define RING(X, world)                                                                             \
     X(ring_os, world, 1, 0, RING_THREADS)                                                          \
     X(ring_os, world, 2, 1, RING_THREADS)                                                          \
     X(ring_ts, world, 1, 1, RING_THREADS) X(ring_ts, world, 2, 0, RING_THREADS)
-#else
-#define RING(X, world)
-#endif
 #if HOST
 #define ISLANDS(X, world)
 #else
@@ -36,7 +40,8 @@
     X(all_reduce_os, world, 2, 1, THREADS)                                                         \
     X(all_reduce_ts, world, 1, 1, THREADS)                                                         \
     X(all_reduce_ts, world, 2, 0, THREADS)                                                         \
-    RING(X, world)
+    RING(X, world)                                                                                 \
+    PERMUTED(X, world)
 
 #define KERNEL(name, world, unroll, dependent, threads)                                            \
     static void name##_w##world##_u##unroll(rf_params p)                                           \

@@ -14,13 +14,18 @@ typedef struct kernel_row {
     int dependent;
 } kernel_row;
 
-#define KERNELS_FLAT                                                                               \
-    4 /* of a transport: the first so many; the others are the ring's or islands' */
+/* In a table: those of the slots, of the ring, and between peers two that send in turns and two of
+ * islands. */
+#define KERNELS_SLOTS   4
+#define KERNELS_RING    4
+#define KERNELS_HOST    (KERNELS_SLOTS + KERNELS_RING)
+#define KERNELS_ISLANDS (KERNELS_HOST + 2) /* the first of them */
+#define KERNELS_PEER    (KERNELS_ISLANDS + 2)
 
 typedef struct kernel_table {
     int host;
     int dtype;
-    kernel_row row[RF_MAX_WORLD + 1][8]; /* by world, from 2; kernel NULL: none */
+    kernel_row row[RF_MAX_WORLD + 1][KERNELS_PEER]; /* by world, from 2; kernel NULL: none */
 } kernel_table;
 
 extern const kernel_table kernels_peer_f32, kernels_peer_bf16, kernels_peer_f16, kernels_host_f32,

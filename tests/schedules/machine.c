@@ -21,6 +21,7 @@ typedef struct fibre {
     fibre_state state;
     int triggered;
     int holds;     /* what it brought to the barrier, then what came out */
+    uint32_t came; /* to so many barriers */
     uint64_t seen; /* stores of its block up to here lie before it */
 } fibre;
 
@@ -48,7 +49,7 @@ struct machine {
     uint64_t random, steps;
     unsigned char *region[RF_MAX_WORLD];
     size_t region_bytes;
-    rf_control controls[RF_MAX_WORLD][RF_HOST_CONTROLS]; /* host transport */
+    rf_control controls[RF_MAX_WORLD][RF_CONTROLS]; /* host transport */
     rf_page page[RF_MAX_WORLD];
     kernel *first[RF_MAX_WORLD],
         *last[RF_MAX_WORLD]; /* streams; the first may be running, and the second */
@@ -68,11 +69,6 @@ uint32_t machine_random(machine *m, uint32_t below)
     m->random ^= m->random >> 7;
     m->random ^= m->random << 17;
     return (uint32_t)((m->random >> 20) % below);
-}
-
-static uint32_t controls(const machine *m)
-{
-    return m->config.host ? RF_HOST_CONTROLS : 1;
 }
 
 static rf_control *control(const machine *m, uint32_t rank)
@@ -97,8 +93,9 @@ machine *machine_create(const machine_config *config)
     machine *m = calloc(1, sizeof *m);
     m->config = *config;
     m->random = config->seed * 0x9e3779b97f4a7c15u + 0x1234567;
+    running = m;
     m->region_bytes = config->host ? RF_HOST_REGION_BYTES(config->slot_bytes)
-                                   : RF_REGION_HEADER + RF_SLOTS * config->slot_bytes;
+                                   : RF_PEER_REGION_BYTES(config->slot_bytes);
     for (uint32_t r = 0; r < config->world; r++) {
         m->region[r] = aligned_alloc(4096, (m->region_bytes + 4095) / 4096 * 4096);
         memset(m->region[r], 0, m->region_bytes);
@@ -107,7 +104,7 @@ machine *machine_create(const machine_config *config)
         } else {
             memset(m->region[r] + RF_REGION_HEADER, 0xff, RF_SLOTS * config->slot_bytes);
         }
-        for (uint32_t i = 0; i < controls(m); i++) {
+        for (uint32_t i = 0; i < RF_CONTROLS; i++) {
             control(m, r)[i].epoch = config->epoch;
             control(m, r)[i].generation = 1;
         }
@@ -149,7 +146,6 @@ void machine_launch(machine *m, uint32_t rank, machine_kernel entry, uint32_t gr
         k->params.peer[r] = m->region[r];
     }
     k->params.control = control(m, rank);
-    k->params.controls = controls(m);
     k->params.rank = rank;
     k->params.grid = grid;
     k->params.slot_bytes = m->config.slot_bytes;
@@ -225,10 +221,13 @@ static void stream_advance(machine *m, uint32_t rank)
 static void barrier_release(kernel *k, uint32_t block)
 {
     fibre *f = &k->fibres[block * k->threads];
+    uint32_t most = 0, least = UINT32_MAX;
     for (uint32_t i = 0; i < k->threads; i++) {
-        if (f[i].state != AT_BARRIER && f[i].state != DONE) {
-            return;
-        }
+        most = f[i].state == AT_BARRIER && f[i].came > most ? f[i].came : most;
+        least = f[i].state != DONE && f[i].came < least ? f[i].came : least;
+    }
+    if (least < most) {
+        return;
     }
     int holds = 0;
     for (uint32_t i = 0; i < k->threads; i++) {
@@ -328,7 +327,7 @@ int machine_region_is_clean(const machine *m, uint32_t rank)
             return 0;
         }
     }
-    for (uint32_t i = 0; i < controls(m); i++) {
+    for (uint32_t i = 0; i < RF_CONTROLS; i++) {
         if (control(m, rank)[i].busy) {
             return 0;
         }
@@ -339,10 +338,10 @@ int machine_region_is_clean(const machine *m, uint32_t rank)
 int machine_is_poisoned(const machine *m, uint32_t rank)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < controls(m); i++) {
+    for (uint32_t i = 0; i < RF_CONTROLS; i++) {
         n += control(m, rank)[i].poison != 0;
     }
-    return n == controls(m);
+    return n == RF_CONTROLS;
 }
 
 const rf_page *machine_page(const machine *m, uint32_t rank)
@@ -375,6 +374,20 @@ void machine_step(void)
 uint32_t machine_load(const uint32_t *at)
 {
     return *(const volatile uint32_t *)at;
+}
+
+uint32_t machine_load_own(const uint32_t *at)
+{
+    const machine *m = running;
+    const fibre *me = m->current;
+    for (size_t i = m->n_flights; i-- > 0;) {
+        const flight *f = &m->flights[i];
+        if (f->at == at && f->kernel == me->kernel && f->block == me->block &&
+            f->thread == me->thread) {
+            return f->word[0];
+        }
+    }
+    return machine_load(at);
 }
 
 static int lies_in(const void *at, const void *from, size_t bytes)
@@ -436,7 +449,7 @@ static int is_single(const void *at)
     const machine *m = running;
     uint32_t rank = owner_of(m, at);
     return m->config.host && m->config.flaw != FLAW_TEARING && rank < m->config.world &&
-           lies_in(at, m->region[rank], RF_HOST_RING_AT(m->config.slot_bytes));
+           lies_in(at, m->region[rank], RF_RING_AT(m->config.slot_bytes));
 }
 
 int machine_load16(const void *at, rf_pack16 *v)
@@ -485,10 +498,16 @@ void machine_store_now(uint32_t *at, uint32_t word)
 
 int machine_barrier(int holds)
 {
-    running->current->state = AT_BARRIER;
-    running->current->holds = holds;
+    fibre *me = running->current;
+    me->came++;
+    me->holds = holds;
+    if (running->config.flaw == FLAW_EARLY_FLAG && me->thread == 0) {
+        me->seen = running->serial;
+    } else {
+        me->state = AT_BARRIER;
+    }
     machine_step();
-    return running->current->holds;
+    return me->holds;
 }
 
 void machine_wait(void)
@@ -518,6 +537,11 @@ machine_flaw machine_flawed(void)
 uint32_t machine_slots(void)
 {
     return running->config.flaw == FLAW_ONE_SLOT ? 1 : 2;
+}
+
+uint32_t machine_half(void)
+{
+    return 6 * 2 * 16 * running->config.world;
 }
 
 uint32_t machine_tag_mask(void)

@@ -9,12 +9,18 @@
 
 #include "abi.h"
 
-/* Smaller than the real ones, so that little goes a long way. */
-#undef RF_RING_DATA_BYTES
-#define RF_RING_DATA_BYTES 8192u
+/* Smaller than the real ones, so that little goes a long way: a half is as large as the window of
+ * one lane of two workers. */
+#undef RF_HOST_HALF_BYTES
+#define RF_HOST_HALF_BYTES machine_half()
+#undef RF_PEER_HALF_BYTES
+#define RF_PEER_HALF_BYTES(slot_bytes) ((void)(slot_bytes), machine_half())
+#undef RF_RING_AT /* also where a flaw leaves one slot */
+#define RF_RING_AT(slot_bytes) (RF_REGION_HEADER + 2 * (uint64_t)(slot_bytes))
 #undef RF_RING_LANES
 #define RF_RING_LANES 4
-#define RF_WARP       RF_MAX_WORLD
+#undef RF_RING_SERVANTS
+#define RF_RING_SERVANTS (2 * RF_MAX_WORLD)
 
 typedef struct __attribute__((aligned(16))) rf_pack16 {
     uint32_t w[4];
@@ -32,6 +38,7 @@ typedef enum machine_flaw {
     FLAW_EARLY_CLEAR, /* what was read is re-armed at once, also where the rest has not come */
     FLAW_TEARING,     /* wide accesses to host memory are four words too */
     FLAW_NO_FENCE,    /* a fence does not wait for stores */
+    FLAW_EARLY_FLAG,  /* ring: the announcer does not wait at barriers */
     FLAW_NO_TAG,      /* wire e12: the tag is always the same */
     FLAW_NO_UPKEEP,   /* wire e12: vectors that calls don't use keep their tags */
     FLAW_WINDOW,      /* ring: one chunk fewer than it needs */
@@ -71,6 +78,7 @@ uint32_t machine_block(void);
 uint32_t machine_grid(void);
 void machine_step(void); /* somebody else may run now */
 uint32_t machine_load(const uint32_t *at);
+uint32_t machine_load_own(const uint32_t *at); /* or what this thread stored last */
 int machine_is_slot(const void *at);
 void machine_store(uint32_t *at, uint32_t word);
 /* Four words at once where the machine does that: 1, or 0 and nothing is done. */
@@ -85,6 +93,7 @@ void machine_trigger(void);
 uint64_t machine_time(void);
 machine_flaw machine_flawed(void);
 uint32_t machine_slots(void);
+uint32_t machine_half(void); /* of the ring, in bytes */
 uint32_t machine_tag_mask(void);
 
 #endif

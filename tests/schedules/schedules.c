@@ -13,7 +13,8 @@
 #include <string.h>
 
 #define MAX_CALLS 60
-#define MAX_COUNT 150
+#define MAX_COUNT 600
+#define COUNT     150                   /* mostly: rings need more to go round */
 #define ROOM      (4 * (MAX_COUNT + 4)) /* bytes of a tensor, not aligned for some */
 
 /* What a series of runs is made of. */
@@ -37,22 +38,28 @@ typedef struct series {
         4, 4, 6, 4, 4, 6, 4, 8                                                                     \
     }
 static const series all_series[] = {
-    {"peer_f32", &kernels_peer_f32, 0, 6, 4000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
-    {"peer_bf16", &kernels_peer_bf16, 0, 6, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
-    {"peer_f16", &kernels_peer_f16, 0, 6, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
-    {"islands_mixed", &kernels_peer_bf16, 0, 6, 500, 7, MAX_COUNT, 0, ALL_TAGS, EVEN},
+    {"peer_f32", &kernels_peer_f32, 0, KERNELS_PEER, 4000, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"peer_bf16", &kernels_peer_bf16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"peer_f16", &kernels_peer_f16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"peer_nan", &kernels_peer_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"peer_ring", &kernels_peer_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS,
+     MIXED},
+    {"peer_turns", &kernels_peer_f32, KERNELS_SLOTS + KERNELS_RING, 2, 400, 7, COUNT, 0, ALL_TAGS,
+     MIXED},
+    {"islands_mixed", &kernels_peer_bf16, 0, KERNELS_PEER, 500, 7, COUNT, 0, ALL_TAGS, EVEN},
     /* the least room that there may be: world * (packs / (world / 2)) */
-    {"islands_f32", &kernels_peer_f32, KERNELS_FLAT, 2, 600, 7, MAX_COUNT, 1280, ALL_TAGS, EVEN},
-    {"islands_f16", &kernels_peer_f16, KERNELS_FLAT, 2, 300, 7, MAX_COUNT, 0, ALL_TAGS, EVEN},
+    {"islands_f32", &kernels_peer_f32, KERNELS_ISLANDS, 2, 600, 7, COUNT, 1280, ALL_TAGS, EVEN},
+    {"islands_f16", &kernels_peer_f16, KERNELS_ISLANDS, 2, 300, 7, COUNT, 0, ALL_TAGS, EVEN},
     /* mostly fewer packs than places in an island */
-    {"islands_few", &kernels_peer_bf16, 0, 6, 500, 12, 12, 0, ALL_TAGS, EVEN},
-    {"host_f32", &kernels_host_f32, 0, 8, 3000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
-    {"host_bf16", &kernels_host_bf16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
-    {"host_f16", &kernels_host_f16, 0, 8, 1000, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
-    {"host_e12", &kernels_host_f32, 0, KERNELS_FLAT, 400, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
-    {"host_ring", &kernels_host_f32, KERNELS_FLAT, 4, 400, 7, MAX_COUNT, 0, ALL_TAGS, MIXED},
+    {"islands_few", &kernels_peer_bf16, 0, KERNELS_PEER, 500, 12, 12, 0, ALL_TAGS, EVEN},
+    {"host_f32", &kernels_host_f32, 0, KERNELS_HOST, 3000, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"host_bf16", &kernels_host_bf16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"host_f16", &kernels_host_f16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"host_e12", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, MIXED},
+    {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS,
+     MIXED},
     /* four vectors in a slot, tags that come round after 16 calls */
-    {"host_tags", &kernels_host_f32, 0, KERNELS_FLAT, 150, MAX_CALLS, 12, 64, 15, MIXED},
+    {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 15, MIXED},
 };
 #define N_SERIES (sizeof all_series / sizeof *all_series)
 
@@ -147,7 +154,7 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, int le
     config.host = s->table->host;
     config.tag_mask = s->tag_mask;
     config.deadline = leaves ? 400000 : UINT64_MAX / 4;
-    config.slot_bytes = (MAX_COUNT * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)world;
+    config.slot_bytes = (s->count * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)world;
     config.slot_bytes = (config.slot_bytes + 127) / 128 * 128;
     config.slot_bytes = s->slot_bytes ? s->slot_bytes : config.slot_bytes;
     config.epoch = seed % 3 ? 0xfffffffdu : 0;
@@ -162,7 +169,7 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, int le
         uint32_t grid = 1 + machine_random(m, 3);
         uint32_t which;
         const kernel_row *row = pick(m, s, world, &which);
-        int islands = !s->table->host && which >= KERNELS_FLAT;
+        int islands = !s->table->host && which >= KERNELS_ISLANDS;
         call_fill(m, &calls[k], s, world, islands ? order : NULL);
         for (uint32_t r = 0; r < world; r++) {
             rf_params p = {.in = calls[k].in[r] + calls[k].offset,
@@ -273,6 +280,13 @@ static void is_found(void **state)
         }                                                                                          \
     }
 
+#define RING_FLAWS(plan)                                                                           \
+    FOUND("one half", plan, FLAW_ONE_SLOT), FOUND("one chunk fewer", plan, FLAW_WINDOW),           \
+        FOUND("a flag before its payload", plan, FLAW_NO_FENCE),                                   \
+        FOUND("a flag before the barrier", plan, FLAW_EARLY_FLAG),                                 \
+        FOUND("an epoch per block", plan, FLAW_BLOCK_EPOCH),                                       \
+        FOUND("a store before the wait", plan, FLAW_NO_WAIT)
+
 int main(int argc, char **argv)
 {
     if (argc == 3) {
@@ -288,19 +302,25 @@ int main(int argc, char **argv)
         SUM("islands_f32"),
         SUM("islands_f16"),
         SUM("islands_few"),
+        SUM("peer_ring"),
         SUM("host_f32"),
         SUM("host_bf16"),
         SUM("host_f16"),
+        SUM("host_ring"),
         SUM("host_tags"),
         NAMED("peer_f32"),
         NAMED("islands_f32"),
         NAMED("islands_few"),
         NAMED("host_f32"),
-        FOUND("one slot fewer", "peer_f32", FLAW_ONE_SLOT),
-        FOUND("an epoch per block", "peer_f32", FLAW_BLOCK_EPOCH),
-        FOUND("a push before the wait", "peer_f32", FLAW_NO_WAIT),
-        FOUND("a slot left as it is", "peer_f32", FLAW_NO_REARM),
-        FOUND("a slot cleared too early", "peer_f32", FLAW_EARLY_CLEAR),
+        FOUND("one slot fewer", "peer_nan", FLAW_ONE_SLOT),
+        FOUND("an epoch per block", "peer_nan", FLAW_BLOCK_EPOCH),
+        FOUND("a push before the wait", "peer_nan", FLAW_NO_WAIT),
+        FOUND("a slot left as it is", "peer_nan", FLAW_NO_REARM),
+        FOUND("a slot cleared too early", "peer_nan", FLAW_EARLY_CLEAR),
+        FOUND("one slot fewer", "peer_turns", FLAW_ONE_SLOT),
+        FOUND("an epoch per block", "peer_turns", FLAW_BLOCK_EPOCH),
+        FOUND("a push before the wait", "peer_turns", FLAW_NO_WAIT),
+        FOUND("a slot left as it is", "peer_turns", FLAW_NO_REARM),
         FOUND("one slot fewer", "islands_f32", FLAW_ONE_SLOT),
         FOUND("an epoch per block", "islands_f32", FLAW_BLOCK_EPOCH),
         FOUND("a push before the wait", "islands_f32", FLAW_NO_WAIT),
@@ -312,10 +332,8 @@ int main(int argc, char **argv)
         FOUND("a vector that tears", "host_e12", FLAW_TEARING),
         FOUND("a tag without epoch", "host_e12", FLAW_NO_TAG),
         FOUND("a tag that came round", "host_tags", FLAW_NO_UPKEEP),
-        FOUND("one half", "host_ring", FLAW_ONE_SLOT),
-        FOUND("one chunk fewer", "host_ring", FLAW_WINDOW),
-        FOUND("a flag before its payload", "host_ring", FLAW_NO_FENCE),
-        FOUND("a store before the wait", "host_ring", FLAW_NO_WAIT),
+        RING_FLAWS("peer_ring"),
+        RING_FLAWS("host_ring"),
     };
     return cmocka_run_group_tests_name("schedules", tests, NULL, NULL);
 }

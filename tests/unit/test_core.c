@@ -239,7 +239,7 @@ static void footprint_is_what_the_layout_takes(void **state)
     config.backend = RF_BACKEND_CUDA;
     assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
     assert_in_range(all.device_bytes, 12ull << 30, 13ull << 30);
-    assert_in_range(all.host_bytes, 3 * RF_HOST_RING_BYTES, 3 * 7ull << 20);
+    assert_in_range(all.host_bytes, 6 * RF_HOST_HALF_BYTES, 3 * 7ull << 20);
     config.flags = RF_NO_PEER;
     assert_int_equal(rf_footprint_query(&config, 2, &all, NULL), RF_OK);
     assert_in_range(all.device_bytes, 1, 4096);

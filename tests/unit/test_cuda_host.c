@@ -25,7 +25,7 @@
 static struct {
     int registered, contexts, allocations, launches;
     CUresult no_register, no_address, no_memory;
-    rf_control controls[2][RFI_CHANNELS * RF_HOST_CONTROLS]; /* the memory of two devices */
+    rf_control controls[2][RFI_CHANNELS * RF_CONTROLS]; /* the memory of two devices */
 } world;
 
 static CUresult push(CUcontext context)
@@ -415,10 +415,10 @@ static void an_abort_ends_the_own_control_lines(void **state)
     cuda->poison(&p.device[0], HOST, &p.params[0], 0, aborted);
     assert_int_equal(poison_of(&p, 0, &fault), aborted);
     assert_int_equal(p.page[0].abort, 1);
-    for (int i = 0; i < RF_HOST_CONTROLS; i++)
+    for (int i = 0; i < RF_CONTROLS; i++)
         assert_int_equal(p.params[0].control[i].poison, aborted);
-    assert_int_equal(p.params[1].control[0].poison, 0); /* out of this rank's reach */
-    assert_int_equal(p.params[0].control[RF_HOST_CONTROLS].poison, 0); /* of another channel */
+    assert_int_equal(p.params[1].control[0].poison, 0);           /* out of this rank's reach */
+    assert_int_equal(p.params[0].control[RF_CONTROLS].poison, 0); /* of another channel */
     pair_close(&p);
 }
 
@@ -481,7 +481,7 @@ static void a_reset_forgets_all_of_it(void **state)
         assert_int_equal(poison_of(&p, r, &fault), 0);
         assert_memory_equal(&fault, &no_fault, sizeof fault);
         assert_int_equal(p.page[r].abort, 0);
-        for (int i = 0; i < RF_HOST_CONTROLS; i++) {
+        for (int i = 0; i < RF_CONTROLS; i++) {
             assert_int_equal(p.params[r].control[i].poison, 0);
             assert_int_equal(p.params[r].control[i].generation, 2);
         }
@@ -499,6 +499,40 @@ static void clocks_of_a_link(void **state)
     assert_int_equal(rfi_cuda_link_clocks("32.0 GT/s PCIe", "unknown", 1980000), 0);
     assert_int_equal(rfi_cuda_link_clocks("32.0 GT/s PCIe", "16", 0), 0);
     assert_int_equal(rfi_cuda_link_clocks("1e-9", "1", 1980000), 0);
+}
+
+/* Between peers the control lines lie in the regions, slots are all sentinel, flags of the ring
+ * not.
+ */
+static void a_region_of_a_peer_is_poisoned_and_cleared(void **state)
+{
+    (void)state;
+    const rfi_layout layout = cuda->layout(RFI_TRANSPORT_PEER, 1000);
+    pair p;
+    pair_open(&p);
+    unsigned char *region = malloc(layout.region_bytes);
+    assert_non_null(region);
+    memset(region, 7, layout.region_bytes);
+    rf_params params = {.rank = 1, .generation = 3, .slot_bytes = layout.slot_bytes};
+    params.peer[1] = region;
+    cuda->bind(&p.device[1], RFI_TRANSPORT_PEER, 0, &params);
+    cuda->clear(&p.device[1], RFI_TRANSPORT_PEER, &params, layout.region_bytes);
+    const rf_control *lines = (const rf_control *)(void *)region;
+    for (size_t i = 0; i < layout.region_bytes; i++) {
+        size_t slots = RF_REGION_HEADER + RF_SLOTS * layout.slot_bytes;
+        int is_slot = i >= RF_REGION_HEADER && i < slots;
+        if (i >= RF_CONTROLS * sizeof *lines)
+            assert_int_equal(region[i], is_slot ? 0xff : 0);
+    }
+    cuda->poison(&p.device[0], RFI_TRANSPORT_PEER, &params, 1, aborted);
+    for (int i = 0; i < RF_CONTROLS; i++) {
+        assert_int_equal(lines[i].epoch, 0);
+        assert_int_equal(lines[i].generation, 3);
+        assert_int_equal(lines[i].poison, aborted); /* replays of either family end */
+    }
+    assert_int_equal(lines[RF_CONTROLS].poison, 0);
+    free(region);
+    pair_close(&p);
 }
 
 static void routes_of_devices(void **state)
@@ -531,6 +565,7 @@ int main(void)
         cmocka_unit_test_setup(a_record_belongs_to_its_verdict, setup),
         cmocka_unit_test_setup(who_is_gone_is_dead_not_late, setup),
         cmocka_unit_test_setup(a_reset_forgets_all_of_it, setup),
+        cmocka_unit_test_setup(a_region_of_a_peer_is_poisoned_and_cleared, setup),
     };
     return cmocka_run_group_tests_name("cuda host memory", tests, NULL, NULL);
 }

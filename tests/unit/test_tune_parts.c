@@ -106,22 +106,25 @@ static void test_neighbours_of_the_default_come_first(void **state)
     const rf_variant one = {.world = 2,
                             .algo = RFI_ALGO_ONE_SHOT,
                             .transport = RFI_TRANSPORT_PEER,
+                            .wire = RFI_WIRE_NAN,
                             .isa = RFI_ISA_SM90,
                             .threads = 128,
                             .unroll = 1,
                             .by_rank = 1};
-    rf_variant any = one, two = one, old = one, host = one;
+    rf_variant any = one, two = one, old = one, host = one, pull = one;
     any.by_rank = 0;
     two.algo = RFI_ALGO_TWO_SHOT;
     host.transport = RFI_TRANSPORT_HOST;
     host.wire = RFI_WIRE_EPOCH; /* what the class says, there */
     old.isa = RFI_ISA_SM80;
-    const uint64_t bytes = 8192; /* 4 blocks */
+    pull.wire = RFI_WIRE_FLAG;
+    pull.threads = 256 + RF_RING_SERVANTS; /* which move no data */
+    const uint64_t bytes = 8192;           /* 4 blocks */
     const struct {
         const rf_variant *variant;
         uint32_t grid;
-    } order[] = {{&rfi_baseline, 0}, {&one, 4},  {&one, 2}, {&any, 4},
-                 {&two, 4},          {&host, 6}, {&old, 4}};
+    } order[] = {{&rfi_baseline, 0}, {&one, 4},  {&one, 2},  {&any, 4},
+                 {&two, 4},          {&pull, 2}, {&host, 6}, {&old, 4}};
     rf_comm comm = {.world = 2, .backend = &rfi_backend_cuda, .max_grid = 132};
     comm.transport[RFI_TRANSPORT_PEER].on = comm.transport[RFI_TRANSPORT_HOST].on = 1;
     for (size_t i = 1; i < sizeof order / sizeof *order; i++)

@@ -39,7 +39,9 @@ RF_DEVICE rf_pack16 load_plain(const void *at)
 {
     rf_pack16 v;
     machine_step();
-    memcpy(&v, at, sizeof v);
+    for (int i = 0; i < 4; i++) {
+        v.w[i] = machine_load_own((const uint32_t *)at + i);
+    }
     return v;
 }
 
