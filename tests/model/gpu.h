@@ -21,6 +21,7 @@
 #endif
 #define ONE_SHOT 1
 #define TWO_SHOT 2
+#define ISLANDS  4 /* peer.pml only: ranks 0 to WORLD / 2 - 1, and the others */
 
 /* A multiple of SLOTS, so large that neither a rank in the previous call nor a stale word is taken for this call's. */
 #if SLOTS == 1
@@ -31,6 +32,7 @@
 #define EMPTY    0 /* the sentinel, and "nothing on the way" */
 #define INPUT(k) (1 + (k))
 #define SUM(k)   (1 + M + (k))
+#define HALF(k)  (1 + 2 * M + (k)) /* an island's sum */
 
 byte algo[M], packs[M], grid[M]; /* the plan of each call */
 byte call[WORLD];                /* that the rank's running kernel belongs to */
@@ -45,6 +47,7 @@ inline pick(k) {
         if
         :: ALGOS & ONE_SHOT -> algo[k] = ONE_SHOT
         :: ALGOS & TWO_SHOT -> algo[k] = TWO_SHOT
+        :: ALGOS & ISLANDS -> algo[k] = ISLANDS
         fi;
         if
         :: packs[k] = PACKS
@@ -70,8 +73,9 @@ proctype stream(byte me) {
     od
 }
 
-#define PART(k)     ((packs[k] + WORLD - 1) / WORLD)
-#define OWNER(k, w) ((w) / PART(k))
+#define SHARERS(k)  (algo[k] == ISLANDS -> WORLD / 2 : WORLD)
+#define PART(k)     ((packs[k] + SHARERS(k) - 1) / SHARERS(k))
+#define OWNER(k, w) ((w) / PART(k) + me - me % SHARERS(k)) /* on the own island */
 /* The block that handles pack w in both phases. */
 #define MINE(k, w)  ((algo[k] == ONE_SHOT -> (w) : (w) % PART(k)) % grid[k] == b)
 

@@ -1,6 +1,8 @@
 /* Peer transport of P3: stores go into the receiver's memory, each word separately delayed (in
  * order per word), receivers poll their own memory for words that are not EMPTY and re-arm what
- * they consumed. Re-arming stores are local but delayed too; they are done when the kernel retires. */
+ * they consumed. Re-arming stores are local but delayed too; they are done when the kernel retires.
+ * COARSE, for four ranks: stores to peers arrive at once, over whatever is there (all of them are waited
+ * for in the same call), and re-arming stores as late as can be, when the block ends. */
 #ifndef SLOTS
 #define SLOTS 2
 #endif
@@ -10,10 +12,12 @@
 #define WORD(dst, src, w)  ((((dst) * SLOTS + e % SLOTS) * WORLD + (src)) * PACKS + (w))
 
 #ifdef SILENT /* broken: a rank that owns nothing in a two-shot does not send */
-#define SENDS(rank, k) (algo[k] == ONE_SHOT || (rank) * PART(k) < packs[k])
+#define SENDS(rank, k) (algo[k] == ONE_SHOT || ((rank) % SHARERS(k)) * PART(k) < packs[k])
 #else
 #define SENDS(rank, k) true
 #endif
+#define PARTNER        ((me + WORLD / 2) % WORLD)
+#define SAME(q)        (algo[k] != ISLANDS || (q) / (WORLD / 2) == me / (WORLD / 2))
 
 byte memory[N];
 byte flying[N], behind[N]; /* stores on the way to each word, in order */
@@ -24,8 +28,12 @@ bit stale[N]; /* consumed, not re-armed yet */
 
 inline store(a, v) {
     if
+#ifdef COARSE
+    :: true -> memory[a] = v
+#else
     :: flying[a] == EMPTY -> flying[a] = v
     :: else -> assert(behind[a] == EMPTY /* the model's queue is too short */); behind[a] = v
+#endif
     fi
 }
 
@@ -39,6 +47,9 @@ end:
 
 /* Waits for the word of `src`, checks it, re-arms it. */
 inline take(src, w, expected) {
+#ifdef COARSE
+    atomic {
+#endif
     memory[WORD(me, src, w)] != EMPTY;
     d_step {
         assert(memory[WORD(me, src, w)] == expected);
@@ -46,9 +57,14 @@ inline take(src, w, expected) {
         stale[WORD(me, src, w)] = 1
 #else
         clear[WORD(me, src, w)] = 1;
+#ifndef COARSE
         pending[me]++
 #endif
+#endif
     }
+#ifdef COARSE
+    }
+#endif
 }
 
 #ifdef NEXT_CALL
@@ -73,6 +89,9 @@ proctype block(byte me; byte b) {
     byte k, e, w, q;
     do
     :: atomic { busy[me] & (1 << b) -> k = call[me] }
+#ifdef COARSE
+        atomic {
+#endif
 #ifdef NO_ENTRY_BARRIER /* broken: the epoch is read after another block may have advanced it */
         arrive();
         enter();
@@ -90,7 +109,7 @@ proctype block(byte me; byte b) {
                 do
                 :: q < WORLD ->
                     if
-                    :: q != me && MINE(k, w) && SENDS(me, k) && (algo[k] == ONE_SHOT || OWNER(k, w) == q) ->
+                    :: q != me && SAME(q) && MINE(k, w) && SENDS(me, k) && (algo[k] == ONE_SHOT || OWNER(k, w) == q) ->
                         store(WORD(q, me, w), INPUT(k))
                     :: else
                     fi;
@@ -106,13 +125,16 @@ proctype block(byte me; byte b) {
 #ifndef NO_ENTRY_BARRIER
         arrive();
 #endif
+#ifdef COARSE
+        }
+#endif
         /* own packs of a two-shot, or all packs of a one-shot */
         do
-        :: w < packs[k] && (!MINE(k, w) || (algo[k] == TWO_SHOT && OWNER(k, w) != me)) -> w++
+        :: w < packs[k] && (!MINE(k, w) || (algo[k] != ONE_SHOT && OWNER(k, w) != me)) -> w++
         :: w < packs[k] && MINE(k, w) && (algo[k] == ONE_SHOT || OWNER(k, w) == me) ->
             do
-            :: q < WORLD && q == me -> q++
-            :: q < WORLD && q != me ->
+            :: q < WORLD && (q == me || !SAME(q)) -> q++
+            :: q < WORLD && q != me && SAME(q) ->
                 if
                 :: SENDS(q, k) -> take(q, w, INPUT(k))
                 :: else
@@ -121,11 +143,19 @@ proctype block(byte me; byte b) {
             :: else -> break
             od;
             q = 0;
+            if
+            :: algo[k] == ISLANDS ->
+                d_step { store(WORD(PARTNER, me, w), HALF(k)) }
+#ifndef DEAF /* broken: nobody waits for the other island */
+                take(PARTNER, w, HALF(k))
+#endif
+            :: else
+            fi;
             d_step { /* the second push, if any */
                 do
                 :: q < WORLD ->
                     if
-                    :: q != me && algo[k] == TWO_SHOT -> store(WORD(q, me, w), SUM(k))
+                    :: q != me && SAME(q) && algo[k] != ONE_SHOT -> store(WORD(q, me, w), SUM(k))
                     :: else
                     fi;
                     q++
@@ -138,7 +168,7 @@ proctype block(byte me; byte b) {
         od;
         w = 0;
         do
-        :: algo[k] == TWO_SHOT && w < packs[k] ->
+        :: algo[k] != ONE_SHOT && w < packs[k] ->
             if
             :: MINE(k, w) && OWNER(k, w) != me -> take(OWNER(k, w), w, SUM(k))
             :: else
@@ -146,6 +176,21 @@ proctype block(byte me; byte b) {
             w++
         :: else -> break
         od;
+#ifdef COARSE
+        w = 0;
+        d_step {
+            do
+            :: w < N / WORLD ->
+                if
+                :: clear[me * (N / WORLD) + w] -> memory[me * (N / WORLD) + w] = EMPTY; clear[me * (N / WORLD) + w] = 0
+                :: else
+                fi;
+                w++
+            :: else -> break
+            od;
+            w = 0
+        }
+#endif
         atomic { w = 0; busy[me] = busy[me] & ~(1 << b) }
     od
 }
@@ -165,7 +210,11 @@ init {
             do
             :: i < N / WORLD ->
                 if
+#ifdef COARSE
+                :: false -> skip
+#else
                 :: (i / PACKS) % WORLD != r -> run wire(r * (N / WORLD) + i, r)
+#endif
                 :: else
                 fi;
                 i++
