@@ -122,9 +122,9 @@ RF_DEVICE uint32_t ring_speaks(const rf_ring *r, uint32_t k)
     return k < r->chunks || (r->parts > 1 && k > r->lag && k <= r->chunks + r->lag);
 }
 
-RF_DEVICE void ring_send(const rf_ring *r, uint32_t chunk)
+/* A chunk of the tensor, as far as peers need it. */
+RF_DEVICE void ring_load(const rf_ring *r, uint32_t chunk, rf_pack16 (*v)[RF_MAX_WORLD])
 {
-    rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD];
 #pragma unroll
     for (uint32_t u = 0; u < r->unroll; u++) {
         uint32_t i = ring_index(r, chunk, u);
@@ -135,6 +135,10 @@ RF_DEVICE void ring_send(const rf_ring *r, uint32_t chunk)
             }
         }
     }
+}
+
+RF_DEVICE void ring_store(const rf_ring *r, uint32_t chunk, rf_pack16 (*v)[RF_MAX_WORLD])
+{
 #pragma unroll
     for (uint32_t u = 0; u < r->unroll; u++) {
         uint32_t i = ring_index(r, chunk, u);
@@ -145,6 +149,13 @@ RF_DEVICE void ring_send(const rf_ring *r, uint32_t chunk)
             }
         }
     }
+}
+
+RF_DEVICE void ring_send(const rf_ring *r, uint32_t chunk)
+{
+    rf_pack16 v[RF_RING_MAX_UNROLL][RF_MAX_WORLD];
+    ring_load(r, chunk, v);
+    ring_store(r, chunk, v);
 }
 
 /* The peers' pieces that this rank sums, and its own. */
@@ -242,12 +253,17 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
     if (dependent) {
         dependents_wait();
     }
-    r.turn = enter(p, rank, world, line, load_sys(line));
+    rf_pack16 control = load_sys(line);
+    rf_pack16 first[RF_RING_MAX_UNROLL][RF_MAX_WORLD];
+    if (works && r.chunks) {
+        ring_load(&r, 0, first);
+    }
+    r.turn = enter(p, rank, world, line, control);
     if (!r.turn.ok) {
         return;
     }
     if (works && r.chunks) {
-        ring_send(&r, 0);
+        ring_store(&r, 0, first);
     }
     if (dependent) {
         dependents_launch();
