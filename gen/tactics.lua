@@ -125,7 +125,7 @@ function tactics.whole_rows(hidden, dtype)
 end
 
 -- Registers that a thread of a CUDA kernel takes, about, so that ptxas spills none, and most that it may
--- have. Fitted to what ptxas 13.0 said of sm90 and sm120.
+-- have (they come in eights). Fitted to what ptxas 13.0 said of sm90 and sm120.
 function tactics.registers(v)
     local flag, two_shot = v.wire == "flag", v.algo ~= "os"
     local more = two_shot and tactics.row.isa[v.isa].two_shot_more or {}
@@ -133,7 +133,7 @@ function tactics.registers(v)
     n = n + (flag and 2 * v.unroll * v.world or 0) -- where they lie
     n = n + (two_shot and (flag and 4 * v.unroll * (v.world - 1) or v.world) or 0) -- and those to send
     n = n + (v.rank == "any" and v.unroll * v.world or 0)
-    return math.floor(n * (more[v.wire .. " " .. v.rank] or 1)), math.min(255, 65536 // v.threads)
+    return math.floor(n * (more[v.wire .. " " .. v.rank] or 1)), math.min(255, 65536 // v.threads // 8 * 8)
 end
 
 -- Why a variant cannot be: each rule returns the reason, or nil. `isa` is the row of v.isa.
