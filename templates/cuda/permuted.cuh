@@ -1,6 +1,7 @@
 /* Permuted two-shot: the two-shot in world - 1 steps of each phase. In step k a rank stores to
- * rank + k only, and waits for rank - k before the next step, so that at any moment every rank has
- * one writer and one that it writes to: for switches that collapse where all store to all.
+ * rank + k only, and waits for rank - k before the next step. So ranks that keep pace, which those
+ * waits make them, have one writer each and write to one, at any moment: for switches that collapse
+ * where all store to all.
  *
  * A step comprises all tiles of a thread, so that threads differ in it by little of the time that a
  * large tensor takes. What has arrived stays where it is until all has, since sums are made in rank
