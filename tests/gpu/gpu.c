@@ -126,6 +126,18 @@ void gpu_fill(gpu *g, rf_dtype dtype, uint64_t count, uint64_t offset, uint64_t 
     DRIVER(g, cuStreamSynchronize(g->stream));
 }
 
+int gpu_expect(gpu *g, rf_dtype dtype, uint64_t count, const uint8_t *order)
+{
+    const void *in[RF_MAX_WORLD];
+    for (int r = 0; r < g->world; r++)
+        in[r] = g->inputs[r];
+    rf_oracle_all_reduce(in, g->expected, count, dtype, g->world);
+    memcpy(g->found, g->expected, count * rf_dtype_size(dtype));
+    if (order)
+        rf_oracle_islands(in, g->expected, count, dtype, g->world, order);
+    return memcmp(g->found, g->expected, count * rf_dtype_size(dtype)) != 0;
+}
+
 void gpu_in_place(gpu *g, rf_dtype dtype, uint64_t count, uint64_t offset)
 {
     size_t size = rf_dtype_size(dtype);

@@ -40,6 +40,8 @@ rf_comm *gpu_comm(const gpu *g, const char *name, const rf_config *config);
  * input on the device at `in`; `out` is poisoned. offset: in elements, for pointers that are not
  * 16-byte aligned. */
 void gpu_fill(gpu *g, rf_dtype dtype, uint64_t count, uint64_t offset, uint64_t seed);
+/* Expects the islands' sum instead; NULL: the ranks' again. 1 = they differ for these inputs. */
+int gpu_expect(gpu *g, rf_dtype dtype, uint64_t count, const uint8_t *order);
 /* Puts this rank's input into `out` as well: for calls in place. */
 void gpu_in_place(gpu *g, rf_dtype dtype, uint64_t count, uint64_t offset);
 /* Is the sum at `out`, and nothing behind it touched? */

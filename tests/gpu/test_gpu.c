@@ -94,7 +94,7 @@ static void variants(int rank, int world, void *arg)
     gpu g;
     gpu_open(&g, rank, world, CAPACITY);
     rf_config config = gpu_config(&g, CAPACITY);
-    config.flags |= RF_DEPENDENT;
+    config.flags |= RF_DEPENDENT | RF_REASSOC;
     rf_comm *comm = gpu_comm(&g, "variants", &config);
     rf_error err = {0};
     uint64_t seed = 1, done = 0;
@@ -110,6 +110,7 @@ static void variants(int rank, int world, void *arg)
                 grids[(i + c) % 3] < comm->max_grid ? grids[(i + c) % 3] : comm->max_grid;
             uint64_t offset = (i + c) % 2;
             gpu_fill(&g, shape.dtype, counts[c], offset, seed++);
+            gpu_expect(&g, shape.dtype, counts[c], rfi_sum_order(comm, v));
             CUdeviceptr at = offset * rf_dtype_size(shape.dtype);
             rf_result result =
                 rfi_launch(comm, 0, v, grid, (void *)(uintptr_t)(g.in + at),
@@ -269,6 +270,7 @@ static void hand_around(int rank, int world, int mixed)
     gpu g;
     gpu_open(&g, rank, world, CAPACITY);
     rf_config config = gpu_config(&g, CAPACITY);
+    config.flags |= RF_REASSOC; /* one rank's numbers are the sum in any order */
     rf_comm *comm = gpu_comm(&g, mixed ? "mixed" : "relay", &config);
     rf_error err = {0};
     for (size_t i = 0; mixed && i < rfi_variant_count(comm); i++)
@@ -315,9 +317,11 @@ static void hand_around(int rank, int world, int mixed)
         for (uint64_t i = (state[s] - g.out) / 2, end = i + sizes[s]; i < end; i++)
             RANK_CHECK(found[i] == word[i], "state %d, word %llu: %04x, expected %04x", s,
                        (unsigned long long)i, found[i], word[i]);
+    rf_plan_info info;
+    rf_plan_query(comm, 0, sizes[0], RF_BF16, RF_GRAPH, &info);
     if (rank == 0)
-        printf("  %d replays of %d calls, %u eager calls, %u ranks late by up to %d us\n", replayed,
-               LEGS, eager, late, MOST_US);
+        printf("  %d replays of %d calls, %u eager calls, %u ranks late by up to %d us; %s\n",
+               replayed, LEGS, eager, late, MOST_US, mixed ? "any variant" : info.variant);
     DRIVER(&g, cuGraphExecDestroy(exec));
     RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
     rf_comm_destroy(comm);
@@ -624,6 +628,93 @@ static void refusals(int rank, int world, void *arg)
     gpu_close(&g);
 }
 
+/* ---- islands: every such variant at every size, in and out of place; then with a rank that stays
+ * away. RANKFOLD_TOPOLOGY may say which ---- */
+
+static rf_result launch(gpu *g, rf_comm *comm, const rf_variant *v, uint32_t grid, uint64_t count,
+                        uint64_t offset, int in_place)
+{
+    CUdeviceptr at = offset * rf_dtype_size((rf_dtype)v->dtype);
+    void *out = (void *)(uintptr_t)(g->out + at), *in = (void *)(uintptr_t)(g->in + at);
+    return rfi_launch(comm, 0, v, grid, in_place ? out : in, out, count, (rf_dtype)v->dtype,
+                      g->stream);
+}
+
+static void all_but_the_last(gpu *g, rf_comm *comm, const rf_variant *v)
+{
+    rf_error err = {0};
+    rf_dtype dtype = (rf_dtype)v->dtype;
+    rfi_set_deadline(comm, 0, 200);
+    for (uint64_t count = 4; count < 5000; count += 4095) { /* a pack, which the first places own */
+        gpu_fill(g, dtype, count, 0, count);
+        rank_barrier();
+        if (g->rank != g->world - 1) {
+            RANK_CHECK(launch(g, comm, v, 2, count, 0, 0) == RF_OK, "%s",
+                       rf_comm_error(comm)->text);
+            rf_health health = wait_ill(comm, 5);
+            RANK_CHECK(health.code == RF_E_TIMEOUT && health.culprit == g->world - 1,
+                       "%s, culprit %d", rf_strerror(health.code), health.culprit);
+            DRIVER(g, cuStreamSynchronize(g->stream));
+        }
+        rank_barrier();
+        RANK_CHECK(rf_comm_reset(comm, 5000, &err) == RF_OK, "%s", err.text);
+        gpu_fill(g, dtype, count, 0, count);
+        gpu_expect(g, dtype, count, comm->islands.order);
+        RANK_CHECK(launch(g, comm, v, 2, count, 0, 0) == RF_OK, "%s", rf_comm_error(comm)->text);
+        gpu_wait(g, comm);
+        gpu_check(g, dtype, count, 0, "after the reset");
+    }
+    rfi_set_deadline(comm, 0, 0);
+}
+
+static void islands(int rank, int world, void *arg)
+{
+    (void)arg;
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    config.flags |= RF_DEPENDENT | RF_REASSOC;
+    rf_comm *comm = gpu_comm(&g, "islands", &config);
+    rf_error err = {0};
+    uint64_t seed = 1, done = 0, other = 0;
+    const rf_variant *last = NULL;
+    char text[RFI_ISLANDS_TEXT];
+    rfi_islands_text(&comm->islands, world, text);
+    for (size_t i = 0; i < rfi_variant_count(comm); i++) {
+        const rf_variant *v = rfi_variant_at(comm, i);
+        rf_shape shape = {.dtype = (rf_dtype)v->dtype, .rows = 1, .hidden = 8};
+        if (v->algo != RFI_ALGO_ISLANDS || rfi_refusal(comm, v, &shape))
+            continue;
+        last = v;
+        for (size_t k = 0; k < 2 * N(counts); k++) {
+            uint64_t count = counts[k / 2], offset = seed % 3 ? 0 : 3;
+            uint64_t bytes = count * rf_dtype_size(shape.dtype);
+            uint32_t grids[] = {rfi_usual_grid(comm, v, bytes), 1, 5};
+            if (count > 100000 && (k + i) % 2)
+                continue;
+            gpu_fill(&g, shape.dtype, count, offset, seed++);
+            other += (uint64_t)gpu_expect(&g, shape.dtype, count, comm->islands.order);
+            if (k % 2)
+                gpu_in_place(&g, shape.dtype, count, offset);
+            RANK_CHECK(launch(&g, comm, v, grids[seed % 3], count, offset, k % 2) == RF_OK, "%s",
+                       rf_comm_error(comm)->text);
+            gpu_wait(&g, comm);
+            gpu_check(&g, shape.dtype, count, offset, v->name);
+            done++;
+        }
+    }
+    if (last)
+        all_but_the_last(&g, comm, last);
+    if (rank == 0)
+        printf("  %s (%s): %llu calls, of which %llu would give other bits in rank order\n",
+               last ? text : "none", comm->islands.reason, (unsigned long long)done,
+               (unsigned long long)other);
+    RANK_CHECK(!last || other, "no sum shows the order");
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
 /* ---- time ---- */
 
 static double graph_us(gpu *g, rf_comm *comm, uint64_t count, int calls, int rounds)
@@ -726,9 +817,10 @@ static const struct {
     int processes_only;
 } tests[] = {
     {"refusals", refusals, 0}, {"transports", transports, 0}, {"sums", sums, 0},
-    {"variants", variants, 0}, {"tensors", tensors, 0},       {"replays", replays, 0},
-    {"relay", relay, 0},       {"mixed", mixed, 0},           {"captures", captures, 0},
-    {"faults", faults, 0},     {"killed", killed, 1},         {"times", times, 1},
+    {"variants", variants, 0}, {"islands", islands, 0},       {"tensors", tensors, 0},
+    {"replays", replays, 0},   {"relay", relay, 0},           {"mixed", mixed, 0},
+    {"captures", captures, 0}, {"faults", faults, 0},         {"killed", killed, 1},
+    {"times", times, 1},
 };
 
 int main(int argc, char **argv)
