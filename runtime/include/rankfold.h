@@ -533,7 +533,8 @@ typedef struct rf_tune_summary {
 RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                          const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
 /* Collective. Runs the shape's plan in and out of place on test data of the library's own, special
- * values among them, and compares with rf_oracle_all_reduce (a baseline: within rounding). Errors:
+ * values among them, and compares with rf_oracle_all_reduce, or rf_oracle_islands where the plan's
+ * tactic sums in that order (a baseline: within rounding). Errors:
  * RF_E_WRONG, those of a call, E_MEMORY; RF_FALLBACK where the plan is a baseline that the comm
  * does not have. Takes the channel from its stream, as rf_channel_rebind does. */
 RF_API rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed,
