@@ -97,8 +97,7 @@ static void creates(int rank, int world, void *arg)
     RANK_CHECK(!strcmp(islands.reason, c->reason), "%s", islands.reason);
     rf_status_json(comm, status, sizeof status);
     snprintf(wanted, sizeof wanted,
-             islands.on ? "\"islands\":{\"ranks\":\"%s\"" : "\"islands\":{\"ranks\":null",
-             text);
+             islands.on ? "\"islands\":{\"ranks\":\"%s\"" : "\"islands\":{\"ranks\":null", text);
     RANK_CHECK(strstr(status, wanted), "no %s in %s", wanted, status);
     RANK_CHECK(strstr(status, c->reason), "%s", status);
     snprintf(wanted, sizeof wanted, "\nislands=%s\n", text);
