@@ -128,7 +128,7 @@ end
 -- have (they come in eights). Fitted to what ptxas 13.0 said of sm90 and sm120.
 function tactics.registers(v)
     local flag, two_shot = v.wire == "flag", v.algo ~= "os"
-    local more = v.algo == "ts" and tactics.row.isa[v.isa].two_shot_more or {}
+    local more = two_shot and v.algo ~= "pt" and tactics.row.isa[v.isa].two_shot_more or {}
     local n = 40 + 4 * v.unroll * (v.world + 2) -- packs of every rank, own and ahead
     n = n + (flag and 2 * v.unroll * v.world or 0) -- where they lie
     n = n + (two_shot and (flag and 4 * v.unroll * (v.world - 1) or v.world) or 0) -- and those to send
