@@ -203,6 +203,25 @@ static void print_transports(const rf_comm *comm)
     }
 }
 
+/* To have none is no fault. */
+static void print_islands(const rf_comm *comm)
+{
+    rf_islands_info islands;
+    char finding[FINDING];
+    size_t used = 0;
+    int world = rf_comm_world(comm);
+    if (world < 4 || rf_islands_query(comm, &islands) != RF_OK)
+        return;
+    for (int i = 0; islands.on && i < world; i++)
+        used += (size_t)snprintf(finding + used, sizeof finding - used, "%u%s", islands.order[i],
+                                 i + 1 == world       ? ": "
+                                 : i + 1 == world / 2 ? "|"
+                                                      : ",");
+    snprintf(finding + used, sizeof finding - used, "%s%s",
+             islands.on ? "" : "none: ", islands.reason);
+    print_finding(1, "islands", finding);
+}
+
 static int rank(const rf_bootstrap *boot, void *ctx)
 {
     job *j = ctx;
@@ -220,8 +239,10 @@ static int rank(const rf_bootstrap *boot, void *ctx)
         rf_cli_comm_close(&c, 0);
         return RF_CLI_FAILURE;
     }
-    if (boot->rank == 0)
+    if (boot->rank == 0) {
         print_transports(c.comm);
+        print_islands(c.comm);
+    }
     if (boot->rank == 0)
         printf("%s %-9s %d ranks see each other; what would be used, and why:\n", rf_cli_mark(1),
                "ranks", boot->world);

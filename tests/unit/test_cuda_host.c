@@ -535,6 +535,43 @@ static void a_region_of_a_peer_is_poisoned_and_cleared(void **state)
     pair_close(&p);
 }
 
+/* Whatever the capacity and the world: a slot has the room of islands, but not much more. */
+static void islands_have_room(void **state)
+{
+    (void)state;
+    for (uint8_t ranks = 4; ranks <= 8; ranks += 2)
+        for (uint64_t capacity = 1; capacity < 1u << 30; capacity = capacity * 3 + 1) {
+            rf_variant v = {.world = ranks,
+                            .algo = RFI_ALGO_ISLANDS,
+                            .transport = RFI_TRANSPORT_PEER,
+                            .wire = RFI_WIRE_NAN};
+            uint64_t slot = cuda->layout(RFI_TRANSPORT_PEER, capacity).slot_bytes;
+            assert_null(cuda->misfit(&v, slot, capacity));
+            assert_string_equal(cuda->misfit(&v, slot, slot / 2 + 16),
+                                "islands need twice the tensor's room");
+        }
+}
+
+static CUresult no_such_device(CUdevice *device, const char *bus)
+{
+    (void)device, (void)bus;
+    return 100;
+}
+
+/* A GPU that is shared is nearest; of one that nobody can look up nobody knows. */
+static void distances_of_devices(void **state)
+{
+    (void)state;
+    const rfi_driver asked = {.cuDeviceGetByPCIBusId = no_such_device};
+    rfi_device d = {.driver = &asked, .rank = 1, .world = 3};
+    snprintf(d.place[0], sizeof d.place[0], "ffff:ff:1f.7");
+    snprintf(d.place[1], sizeof d.place[1], "ffff:ff:1e.7");
+    snprintf(d.place[2], sizeof d.place[2], "ffff:ff:1e.7");
+    rfi_cuda_links(&d);
+    assert_int_equal(d.caps.distance[0], 0);
+    assert_int_equal(d.caps.distance[2], 1);
+}
+
 static void routes_of_devices(void **state)
 {
     (void)state;
@@ -552,6 +589,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clocks_of_a_link),
+        cmocka_unit_test(islands_have_room),
+        cmocka_unit_test(distances_of_devices),
         cmocka_unit_test(routes_of_devices),
         cmocka_unit_test_setup(both_ends_see_one_memory, setup),
         cmocka_unit_test_setup(threads_register_once_and_the_last_ends_it, setup),
