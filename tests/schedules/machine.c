@@ -7,7 +7,7 @@
 #include <ucontext.h>
 
 #define STACK_BYTES 65536
-#define IDLE_STEPS  4000000u /* far more than any run takes */
+#define IDLE_STEPS  8000000u /* far more than any run takes */
 
 typedef enum fibre_state { RUNNABLE, AT_BARRIER, WAITING, DONE } fibre_state;
 

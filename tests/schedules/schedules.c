@@ -153,7 +153,7 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, int le
     machine_config config = {.seed = seed, .world = world, .flaw = flaw};
     config.host = s->table->host;
     config.tag_mask = s->tag_mask;
-    config.deadline = leaves ? 400000 : UINT64_MAX / 4;
+    config.deadline = leaves ? 800000 : UINT64_MAX / 4;
     config.slot_bytes = (s->count * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)world;
     config.slot_bytes = (config.slot_bytes + 127) / 128 * 128;
     config.slot_bytes = s->slot_bytes ? s->slot_bytes : config.slot_bytes;
