@@ -89,7 +89,8 @@ static void gpu_release(void *memory)
 
 static int gpu_write(void *to, const void *from, size_t bytes)
 {
-    return cuMemcpyHtoD_v2(at(to), from, bytes);
+    /* it comes back while the last bytes are on their way, and a stream does not wait for them */
+    return cuMemcpyHtoD_v2(at(to), from, bytes) || cuStreamSynchronize(NULL);
 }
 
 static int gpu_read(void *to, const void *from, size_t bytes)
