@@ -9,7 +9,8 @@ local KNOWN = { isa = "string", pcie = "boolean", known_ranks = "boolean" }
 
 -- What is worth a choice on NVIDIA GPUs, between peers and through host memory. `options`:
 --     isa          of the code
---     pcie         peers are reached through PCIe: more packs in flight to choose from
+--     pcie         peers are reached through PCIe: more packs in flight to choose from, islands, and
+--                  what keeps a switch from being stored to from all sides
 --     known_ranks  false: no kernels that know their rank
 -- How many times as fast two H200s were with the first of two kinds, each at its best (bf16, graphs; sizes
 -- without a figure: one of them was dropped early, or ran with another block size only):
@@ -23,6 +24,14 @@ local KNOWN = { isa = "string", pcie = "boolean", known_ranks = "boolean" }
 --       knows its rank               1.01   0.99
 --       dependent launch      1.05   1.03   1.07    1.06   1.01
 --       2 packs a turn                                     0.95   1.01        over 1
+-- Pull (flag between peers) took 2.0, 1.6 and 3.8 times as long as stores at 2 Ki, 256 Ki and 4 Mi.
+--
+-- Copy engines are no tactic. In a program of its own (chunks of 256 Ki to 8 Mi, windows of 4 and 8, the best
+-- of all) copies and a kernel that adds took, of the ring's time through host memory, 1.7 at 1 Mi, 1.3 at 4 Mi,
+-- 1.15 at 16 Mi and 0.96 at 64 Mi: both ways at once the host gives a GPU 40 GB/s, whoever asks, and each chunk
+-- costs nodes of a graph. Between peers 2.9 at 4 Mi, 1.5 at 16 Mi and 1.25 at 64 Mi. Stream memory operations in
+-- place of waiting kernels took twice as long again.
+--
 -- So kernels that know their rank have one pack in flight, at all sizes; more gain nothing
 -- where the grid can grow instead, and two sizes of it are left for the largest tensors and for PCIe.
 function sets.gpu(options)
@@ -56,13 +65,15 @@ function sets.gpu(options)
     peer({ 1 }, { "os" }, { 512 }, { 1 }, "any", seq)
     peer(WORLDS, both, { 256, 512 }, { 1 }, "any", seq)
     peer(WORLDS, both, options.pcie and { 256, 512 } or { 512 }, { 2, 4 }, "any", seq)
-    peer({ 4, 6, 8 }, { "il" }, { 256, 512 }, { 1 }, "any", either)
     peer(WORLDS, { "os" }, { 128 }, { 1 }, "own", either)
     peer(WORLDS, both, { 256, 512, 1024 }, { 1 }, "own", either)
 
-    -- for switches that collapse where all store to all
-    add("peer", "flag", WORLDS, both, { 320 }, { 1, 2 }, "any", seq)
-    peer({ 3, 4, 5, 6, 7, 8 }, { "pt" }, { 256 }, { 1, 4 }, "any", seq)
+    if options.pcie then
+        peer({ 4, 6, 8 }, { "il" }, { 256, 512 }, { 1 }, "any", either)
+        -- for switches that collapse where all store to all
+        peer({ 3, 4, 5, 6, 7, 8 }, { "pt" }, { 256 }, { 1, 4 }, "any", seq)
+        add("peer", "flag", WORLDS, both, { 320 }, { 1, 2 }, "any", seq)
+    end
 
     host("e12", both, { 256, 512 }, { 1 }, "any", seq)
     host("e12", both, { 256 }, { 2 }, "any", seq)
