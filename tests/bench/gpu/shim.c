@@ -23,16 +23,7 @@ RF_API shim *shim_open(const char *name, int rank, int world, uint64_t capacity,
 RF_API int shim_tune(shim *s, const uint64_t *counts, size_t n, uint32_t budget_ms, char *text,
                      size_t size);
 RF_API int shim_baseline(shim *s, void *nccl_comm);
-RF_API /* Collective: from now on this ncclComm_t is tuned along. */
-    int
-    shim_baseline(shim *s, void *nccl_comm)
-{
-    rf_baseline baseline;
-    rf_result bad = rf_baseline_nccl(nccl_comm, &baseline, &err);
-    return bad ? bad : rf_comm_baseline(s->comm, &baseline, &err);
-}
-
-int shim_prepare(shim *s, const uint64_t *counts, size_t n);
+RF_API int shim_prepare(shim *s, const uint64_t *counts, size_t n);
 RF_API int shim_plan(shim *s, uint64_t count, char *text, size_t size);
 RF_API int shim_call(shim *s, const void *in, void *out, uint64_t count, void *stream);
 RF_API void shim_rebind(shim *s);
@@ -129,6 +120,14 @@ int shim_tune(shim *s, const uint64_t *counts, size_t n, uint32_t budget_ms, cha
     snprintf(text, size, "%u shapes, %u known, %u measured, %u wrong, %u timeouts, %.1f s",
              sum.shapes, sum.warm, sum.measured, sum.wrong, sum.timeout, sum.seconds);
     return bad;
+}
+
+/* Collective: from now on this ncclComm_t is tuned along. */
+int shim_baseline(shim *s, void *nccl_comm)
+{
+    rf_baseline baseline;
+    rf_result bad = rf_baseline_nccl(nccl_comm, &baseline, &err);
+    return bad ? bad : rf_comm_baseline(s->comm, &baseline, &err);
 }
 
 int shim_prepare(shim *s, const uint64_t *counts, size_t n)
