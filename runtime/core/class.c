@@ -96,7 +96,9 @@ uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes
     packs = (packs + owners - 1) / owners;
     if (v->transport == RFI_TRANSPORT_HOST && most > host_blocks(v, rfi_class_of(bytes)))
         most = host_blocks(v, rfi_class_of(bytes));
-    uint64_t blocks = (packs + turn - 1) / turn;
+    uint64_t tiles = (packs + turn - 1) / turn;
+    uint64_t each = v->transport == RFI_TRANSPORT_HOST ? (tiles + most - 1) / most : 1;
+    uint64_t blocks = each ? (tiles + each - 1) / each : 1;
     return blocks < most ? (uint32_t)blocks : most;
 }
 

@@ -10,7 +10,7 @@ static const uint32_t step_kib[] = {16, 64, 256, 1024};
 #define N_STEPS (sizeof step_kib / sizeof *step_kib)
 
 /* Blocks that poll host memory: a bus is full with fewer. */
-#define HOST_MOST 64u
+#define HOST_MOST 96u
 
 /* More steps than this in one call and the step is too small to be worth measuring. */
 #define MAX_STEPS 256u
@@ -42,7 +42,6 @@ size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS])
 size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS])
 {
     uint32_t top = 1;
-    most = most < HOST_MOST ? most : HOST_MOST;
     while (top < useful && 2 * top <= most)
         top *= 2;
     uint32_t first = top >> (RFI_GRIDS - 1) ? top >> (RFI_GRIDS - 1) : 1;
@@ -52,19 +51,41 @@ size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS])
     return n;
 }
 
+size_t rfi_even_grids(uint64_t tiles, uint32_t most, uint32_t grids[RFI_GRIDS])
+{
+    uint32_t few[RFI_GRIDS];
+    size_t n = 0;
+    most = most < HOST_MOST ? most : HOST_MOST;
+    for (uint64_t each = 1; n < RFI_GRIDS && (n == 0 || few[n - 1] > 1);
+         each = each == 1  ? 2
+                : each % 3 ? each / 2 * 3
+                           : each / 3 * 4) {
+        uint64_t grid = (tiles + each - 1) / each;
+        if (grid <= most && (n == 0 || grid < few[n - 1]))
+            few[n++] = (uint32_t)grid;
+    }
+    for (size_t i = 0; i < n; i++)
+        grids[i] = few[n - 1 - i];
+    return n;
+}
+
 static size_t grids_of(const rf_comm *comm, const rf_variant *v, uint64_t bytes,
                        uint32_t grids[RFI_GRIDS])
 {
     if (v->transport == RFI_TRANSPORT_CPU)
         return rfi_grids(bytes, grids);
-    if (v->transport == RFI_TRANSPORT_HOST) {
-        uint64_t turn = 12ull * v->threads * v->unroll, blocks = (bytes + turn - 1) / turn;
-        return rfi_host_grids(blocks < HOST_MOST ? (uint32_t)blocks : HOST_MOST, rfi_max_grid(comm),
-                              grids);
-    }
     uint32_t most = rfi_max_grid(comm);
+    if (v->wire == RFI_WIRE_EPOCH) {
+        uint64_t tile = 12ull * v->threads * v->unroll;
+        uint32_t owners = v->algo == RFI_ALGO_ONE_SHOT ? 1 : v->world;
+        return rfi_even_grids((bytes + tile * owners - 1) / (tile * owners), most, grids);
+    }
     if (v->wire == RFI_WIRE_FLAG && most > RF_RING_LANES)
         most = RF_RING_LANES;
+    if (v->transport == RFI_TRANSPORT_HOST) {
+        uint64_t turn = 16ull * v->threads * v->unroll, blocks = (bytes + turn - 1) / turn;
+        return rfi_host_grids(blocks < most ? (uint32_t)blocks : most, most, grids);
+    }
     return rfi_block_grids(rfi_usual_grid(comm, v, bytes), most, grids);
 }
 

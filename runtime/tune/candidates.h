@@ -20,9 +20,14 @@ size_t rfi_grids(uint64_t bytes, uint32_t grids[RFI_GRIDS]);
 /* peer: numbers of blocks around the usual one, ascending, from 1 to `most`. Returns how many. */
 size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS]);
 
-/* host: powers of two up to the blocks that have work, the largest ones, ascending; at most `most`.
- * Returns how many. */
+/* host, ring: powers of two up to the blocks that have work, the largest ones, ascending; at most
+ * `most`. Returns how many. */
 size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS]);
+
+/* host, 12 bytes a pack: numbers of blocks that leave each about as many tiles, the largest ones
+ * of at most `most`, ascending; as few blocks do for the same number of turns, and no power of two
+ * is a third of one. tiles > 0. Returns how many. */
+size_t rfi_even_grids(uint64_t tiles, uint32_t most, uint32_t grids[RFI_GRIDS]);
 
 /* Every variant that could serve the shape, in pack order, with each of its grids; refused ones
  * once, with the reason; then the baseline, if the comm has one. filter: glob on names, NULL = all.

@@ -93,10 +93,26 @@ static void test_few_blocks_poll_host_memory(void **state)
     assert_int_equal(rfi_host_grids(5, 132, grids), 4);
     assert_true(grids[0] == 1 && grids[1] == 2 && grids[2] == 4 && grids[3] == 8);
     assert_int_equal(rfi_host_grids(1000, 132, grids), 5);
-    assert_true(grids[0] == 4 && grids[4] == 64);
+    assert_true(grids[0] == 8 && grids[4] == 128);
     assert_int_equal(rfi_host_grids(1000, 33, grids), 5);
     assert_int_equal(grids[4], 32);
     assert_int_equal(rfi_host_grids(1000, 1, grids), 1);
+}
+
+static void test_blocks_get_as_many_tiles_each(void **state)
+{
+    (void)state;
+    uint32_t grids[RFI_GRIDS];
+    assert_int_equal(rfi_even_grids(1, 132, grids), 1);
+    assert_int_equal(grids[0], 1);
+    assert_int_equal(rfi_even_grids(2, 132, grids), 2);
+    assert_true(grids[0] == 1 && grids[1] == 2);
+    assert_int_equal(rfi_even_grids(86, 132, grids), 5); /* 128 KiB in blocks of 128 */
+    assert_true(grids[0] == 15 && grids[2] == 29 && grids[3] == 43 && grids[4] == 86);
+    assert_int_equal(rfi_even_grids(1000, 132, grids), 5);
+    assert_true(grids[0] == 21 && grids[4] == 84);
+    assert_int_equal(rfi_even_grids(1000, 1, grids), 1);
+    assert_int_equal(grids[0], 1);
 }
 
 /* Where the time does not suffice for all, this is the order. */
@@ -296,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_tiny_steps_of_large_payloads_are_left_out),
         cmocka_unit_test(test_blocks_are_tried_around_the_usual_number),
         cmocka_unit_test(test_few_blocks_poll_host_memory),
+        cmocka_unit_test(test_blocks_get_as_many_tiles_each),
         cmocka_unit_test(test_neighbours_of_the_default_come_first),
         cmocka_unit_test(test_the_oracles_sum_is_right),
         cmocka_unit_test(test_untouched_output_is_wrong),
