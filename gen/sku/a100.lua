@@ -1,5 +1,5 @@
--- NVIDIA A100 (sm_80). Not measured: what pays on the H200 is taken over, as far as it exists.
+-- NVIDIA A100 (sm_80), SXM and PCIe. Not measured.
 return {
     about = "NVIDIA A100 (sm_80)",
-    sets = gpu { isa = "sm80" },
+    sets = gpu { isa = "sm80", pcie = true },
 }
