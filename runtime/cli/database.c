@@ -2,11 +2,43 @@
 
 #define WAIT_MS 3000
 
+/* The views of this build before those of the file, which another may have made, or the user. A
+ * query finds temporary ones first, and so do they each other. */
+static int add_views(sqlite3 *handle, sqlite3 *model)
+{
+    static const char create[] = "CREATE VIEW";
+    sqlite3_stmt *view = NULL;
+    int rc = sqlite3_exec(model, rfi_schema_sql, NULL, NULL, NULL);
+    if (!rc)
+        rc = sqlite3_prepare_v2(model, "SELECT sql FROM sqlite_schema WHERE type = 'view'", -1,
+                                &view, NULL);
+    while (!rc && (rc = sqlite3_step(view)) == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(view, 0);
+        char *sql = text ? sqlite3_mprintf("CREATE TEMP VIEW%s", text + sizeof create - 1) : NULL;
+        rc = sql ? sqlite3_exec(handle, sql, NULL, NULL, NULL) : SQLITE_NOMEM;
+        sqlite3_free(sql);
+    }
+    sqlite3_finalize(view);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
 rf_result rf_cli_db_open(const char *path, rfi_db *db, rf_error *err)
 {
     char standard[RFI_DB_PATH];
-    rf_result rc = path ? RF_OK : rfi_db_default_path(standard, err);
-    return rc == RF_OK ? rfi_db_open(db, path ? path : standard, RFI_DB_READ, WAIT_MS, err) : rc;
+    rf_result result = path ? RF_OK : rfi_db_default_path(standard, err);
+    if (result == RF_OK)
+        result = rfi_db_open(db, path ? path : standard, RFI_DB_READ, WAIT_MS, err);
+    if (result)
+        return result;
+    sqlite3 *model = NULL;
+    int rc = sqlite3_open(":memory:", &model);
+    rc = rc ? rc : add_views(db->handle, model);
+    sqlite3_close(model);
+    if (rc) {
+        result = rfi_db_fail(db->handle, db->path, rc, "make the views", err);
+        rfi_db_close(db);
+    }
+    return result;
 }
 
 rf_result rf_cli_db_query(rfi_db *db, const char *sql, int n, const char *const *texts,

@@ -8,7 +8,8 @@
 #include "store/db.h"
 
 /* Opens for reading what rf_store_open would write: `path`, or the default when NULL. Errors:
- * E_DB*, with the path in the text. Close with rfi_db_close. */
+ * E_DB*, with the path in the text. Close with rfi_db_close. Queries see the views of this build,
+ * whatever those in the file are. */
 rf_result rf_cli_db_open(const char *path, rfi_db *db, rf_error *err);
 
 typedef void (*rf_cli_row_fn)(void *ctx, sqlite3_stmt *row);
