@@ -31,6 +31,21 @@ function Sku.test_the_trees_skus_are_sorted_feasible_and_small()
     end
 end
 
+-- Its table of GPU packs: | `h200` | H100, H200 (sm_90) | 759 | 1,989 | ...
+function Sku.test_the_readme_counts_what_there_is()
+    local skus, rows = load_all(), 0
+    for name, variants, kernels in files.read("README.md"):gmatch("\n| `(%w+)` | [^|]+ | ([%d,]+) | ([%d,]+) |") do
+        local found = 0
+        for _, entry in ipairs(skus[name].variants) do
+            found = found + tactics.kernels(entry.v)
+        end
+        luaunit.assertEquals(variants:gsub(",", ""), tostring(#skus[name].variants), name)
+        luaunit.assertEquals(kernels:gsub(",", ""), tostring(found), name)
+        rows = rows + 1
+    end
+    luaunit.assertEquals(rows, 7)
+end
+
 function Sku.test_the_cpu_sku_is_complete()
     local seen = {}
     local parsed = load_all().cpu
