@@ -27,8 +27,9 @@ static __attribute__((cold)) rf_result keep(rf_comm *comm, rfi_channel *channel,
         return keep(comm, channel, &fail_err);                                                     \
     } while (0)
 
+/* What a rank waited for; from the last on, what had been relayed (abi.h). */
 static const char *const step_text[] = {"entry", "arrival", "answer", "relayed answer"};
-#define N_STEPS (sizeof step_text / sizeof *step_text)
+#define LAST_STEP (sizeof step_text / sizeof *step_text - 1)
 
 /* What a fault record adds to "rank 2 did not arrive ...". */
 static void describe(const rf_fault *f, const rf_params *params, uint64_t count, char *buf,
@@ -38,7 +39,7 @@ static void describe(const rf_fault *f, const rf_params *params, uint64_t count,
     int used = 0;
     if (f->code)
         used = snprintf(buf, size, " (step %llu, %s", (unsigned long long)f->sequence,
-                        f->step < N_STEPS ? step_text[f->step] : "?");
+                        step_text[f->step < LAST_STEP ? f->step : LAST_STEP]);
     if (f->code == RF_FAULT_DEADLINE)
         snprintf(buf + used, size - (size_t)used, ", after %llu ms)",
                  (unsigned long long)(params->deadline_ns / 1000000u));

@@ -467,6 +467,31 @@ static void test_peers_of_a_destroyed_comm_see_it(void **state)
     RANKS_ASSERT(ranks_run_threads(3, destroys, (void *)group_name(), NULL));
 }
 
+/* As a permuted two-shot of eight ranks may: in its seventh step. */
+static void kernel_late_step(const rf_params *p)
+{
+    (p->host->fail)(p, RF_FAULT_DEADLINE, 0, (rf_step)7, 1, 0, 0); /* cmocka has a fail() */
+}
+
+static void fails_late(int rank, int world, void *arg)
+{
+    static const rf_variant late = {
+        .name = "kernel_late_step", .world = 1, .unroll = 1, .entry = kernel_late_step};
+    rf_config config = group_config();
+    rf_comm *comm = group_create(arg, &config, rank, world);
+    float x[4] = {0};
+    check_error(comm, rfi_launch(comm, 0, &late, 1, x, x, 4, RF_F32, NULL), RF_E_TIMEOUT, 0);
+    const char *text = rf_comm_error(comm)->text;
+    RANK_CHECK(strstr(text, "(step 1, relayed answer, after"), "%s", text);
+    rf_comm_destroy(comm);
+}
+
+static void test_later_steps_have_a_name_too(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(1, fails_late, (void *)group_name(), NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_the_second_close_is_a_no_op),
         cmocka_unit_test(test_close_on_one_rank_names_the_missing),
         cmocka_unit_test(test_peers_of_a_destroyed_comm_see_it),
+        cmocka_unit_test(test_later_steps_have_a_name_too),
     };
     return cmocka_run_group_tests_name("ends", tests, NULL, NULL);
 }
