@@ -53,16 +53,17 @@ size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS])
 
 size_t rfi_even_grids(uint64_t tiles, uint32_t most, uint32_t grids[RFI_GRIDS])
 {
-    uint32_t few[RFI_GRIDS];
+    uint32_t few[RFI_GRIDS] = {0}; /* descending */
+    uint64_t before = (most < HOST_MOST ? most : HOST_MOST) + 1;
     size_t n = 0;
-    most = most < HOST_MOST ? most : HOST_MOST;
-    for (uint64_t each = 1; n < RFI_GRIDS && (n == 0 || few[n - 1] > 1);
-         each = each == 1  ? 2
-                : each % 3 ? each / 2 * 3
-                           : each / 3 * 4) {
+    for (uint64_t each = 1; n < RFI_GRIDS && before > 1; each = each == 1  ? 2
+                                                                : each % 3 ? each / 2 * 3
+                                                                           : each / 3 * 4) {
         uint64_t grid = (tiles + each - 1) / each;
-        if (grid <= most && (n == 0 || grid < few[n - 1]))
+        if (grid < before) {
             few[n++] = (uint32_t)grid;
+            before = grid;
+        }
     }
     for (size_t i = 0; i < n; i++)
         grids[i] = few[n - 1 - i];

@@ -113,6 +113,9 @@ static void test_blocks_get_as_many_tiles_each(void **state)
     assert_true(grids[0] == 21 && grids[4] == 84);
     assert_int_equal(rfi_even_grids(1000, 1, grids), 1);
     assert_int_equal(grids[0], 1);
+    assert_int_equal(rfi_even_grids(UINT64_C(1) << 37, 132, grids), 5); /* a terabyte, nearly */
+    for (int i = 0; i < 5; i++)
+        assert_in_range(grids[i], i ? grids[i - 1] + 1 : 1, 96);
 }
 
 /* Where the time does not suffice for all, this is the order. */
