@@ -95,8 +95,10 @@ uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes
     if (v->transport == RFI_TRANSPORT_HOST && most > host_blocks(v, rfi_class_of(bytes)))
         most = host_blocks(v, rfi_class_of(bytes));
     uint64_t tiles = (packs + turn - 1) / turn;
-    uint64_t each = v->transport == RFI_TRANSPORT_HOST ? (tiles + most - 1) / most : 1;
-    uint64_t blocks = each ? (tiles + each - 1) / each : 1;
+    uint64_t each = 1; /* for every block, where there are more than blocks */
+    if (v->transport == RFI_TRANSPORT_HOST && most && tiles > most)
+        each = (tiles + most - 1) / most;
+    uint64_t blocks = (tiles + each - 1) / each;
     return blocks < most ? (uint32_t)blocks : most;
 }
 
