@@ -34,7 +34,7 @@ static const rf_pack *twin(void)
             RANK_CHECK(asprintf(&name, "%s_twin", variants[i].name) > 0, "no memory");
             variants[i].name = name;
             variants[i].transport = FIRST;
-            variants[i].threads = 64;
+            variants[i].threads = 192; /* the least of a ring */
             variants[i].hash[15] ^= 1;
         }
         *shard = *cpu->shards[s];
