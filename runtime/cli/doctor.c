@@ -242,10 +242,9 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     if (boot->rank == 0) {
         print_transports(c.comm);
         print_islands(c.comm);
-    }
-    if (boot->rank == 0)
         printf("%s %-9s %d ranks see each other; what would be used, and why:\n", rf_cli_mark(1),
                "ranks", boot->world);
+    }
     int code = RF_CLI_OK;
     for (size_t i = 0; i < j->shapes.n && code == RF_CLI_OK; i++) {
         rf_result verdict = rf_verify(c.comm, 0, &j->shapes.list[i], i, &err);

@@ -51,15 +51,21 @@ size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS])
     return n;
 }
 
+/* 1, 2, 3, 4, 6, 8, 12 ...: powers of two, and what lies between two of them. */
+static uint64_t next_share(uint64_t share)
+{
+    if (share == 1)
+        return 2;
+    return share % 3 ? share / 2 * 3 : share / 3 * 4;
+}
+
 size_t rfi_even_grids(uint64_t tiles, uint32_t most, uint32_t grids[RFI_GRIDS])
 {
     uint32_t few[RFI_GRIDS] = {0}; /* descending */
     uint64_t before = (most < HOST_MOST ? most : HOST_MOST) + 1;
     size_t n = 0;
-    for (uint64_t each = 1; n < RFI_GRIDS && before > 1; each = each == 1  ? 2
-                                                                : each % 3 ? each / 2 * 3
-                                                                           : each / 3 * 4) {
-        uint64_t grid = (tiles + each - 1) / each;
+    for (uint64_t share = 1; n < RFI_GRIDS && before > 1; share = next_share(share)) {
+        uint64_t grid = (tiles + share - 1) / share;
         if (grid < before) {
             few[n++] = (uint32_t)grid;
             before = grid;
