@@ -34,6 +34,15 @@ static void call(gpu *g, rf_comm *comm, int in_place, rf_dtype dtype, uint64_t c
     RANK_CHECK(result == RF_OK, "%s", rf_comm_error(comm)->text);
 }
 
+static rf_result launch(gpu *g, rf_comm *comm, const rf_variant *v, uint32_t grid, uint64_t count,
+                        uint64_t offset, int in_place)
+{
+    CUdeviceptr at = offset * rf_dtype_size((rf_dtype)v->dtype);
+    void *out = (void *)(uintptr_t)(g->out + at), *in = (void *)(uintptr_t)(g->in + at);
+    return rfi_launch(comm, 0, v, grid, in_place ? out : in, out, count, (rf_dtype)v->dtype,
+                      g->stream);
+}
+
 /* The channel changes hands on the way into and out of a capture. */
 static void capture_begin(gpu *g, rf_comm *comm)
 {
@@ -86,7 +95,7 @@ static void sums(int rank, int world, void *arg)
     gpu_close(&g);
 }
 
-/* ---- every variant of the pack, with several grids ---- */
+/* ---- every variant of the pack, with several grids, out of place and in place ---- */
 
 static void variants(int rank, int world, void *arg)
 {
@@ -111,10 +120,10 @@ static void variants(int rank, int world, void *arg)
             uint64_t offset = (i + c) % 2;
             gpu_fill(&g, shape.dtype, counts[c], offset, seed++);
             gpu_expect(&g, shape.dtype, counts[c], rfi_sum_order(comm, v));
-            CUdeviceptr at = offset * rf_dtype_size(shape.dtype);
-            rf_result result =
-                rfi_launch(comm, 0, v, grid, (void *)(uintptr_t)(g.in + at),
-                           (void *)(uintptr_t)(g.out + at), counts[c], shape.dtype, g.stream);
+            int in_place = (i + c) / 3 % 2;
+            if (in_place)
+                gpu_in_place(&g, shape.dtype, counts[c], offset);
+            rf_result result = launch(&g, comm, v, grid, counts[c], offset, in_place);
             RANK_CHECK(result == RF_OK, "%s: %s", v->name, rf_comm_error(comm)->text);
             gpu_wait(&g, comm);
             gpu_check(&g, shape.dtype, counts[c], offset, v->name);
@@ -630,15 +639,6 @@ static void refusals(int rank, int world, void *arg)
 
 /* ---- islands: every such variant at every size, in and out of place; then with a rank that stays
  * away. RANKFOLD_TOPOLOGY may say which ---- */
-
-static rf_result launch(gpu *g, rf_comm *comm, const rf_variant *v, uint32_t grid, uint64_t count,
-                        uint64_t offset, int in_place)
-{
-    CUdeviceptr at = offset * rf_dtype_size((rf_dtype)v->dtype);
-    void *out = (void *)(uintptr_t)(g->out + at), *in = (void *)(uintptr_t)(g->in + at);
-    return rfi_launch(comm, 0, v, grid, in_place ? out : in, out, count, (rf_dtype)v->dtype,
-                      g->stream);
-}
 
 static void all_but_the_last(gpu *g, rf_comm *comm, const rf_variant *v)
 {
