@@ -335,6 +335,12 @@ static int db_freeze(int argc, char **argv)
     return code;
 }
 
+static void print_count(void *ctx, sqlite3_stmt *row)
+{
+    (void)ctx;
+    printf("%-14s %lld\n", rfi_column(row, 0), (long long)sqlite3_column_int64(row, 1));
+}
+
 static int db_stats(int argc, char **argv)
 {
     static const char sql[] = "SELECT 'hosts', count(*) FROM host UNION ALL "
@@ -347,23 +353,13 @@ static int db_stats(int argc, char **argv)
                               "SELECT 'decisions', count(*) FROM decision";
     db_args a = {0};
     rfi_db db;
-    sqlite3_stmt *statement = NULL;
     rf_error err = {0};
     int code =
         parse(&a, "db stats", "[OPTIONS]", "Counts what is in the database.", 0, 0, argc, argv);
     if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_WRITE)))
         return code;
-    int rc = sqlite3_prepare_v2(db.handle, sql, -1, &statement, NULL);
-    while (!rc && (rc = sqlite3_step(statement)) == SQLITE_ROW) {
-        rc = SQLITE_OK;
-        printf("%-14s %lld\n", (const char *)sqlite3_column_text(statement, 0),
-               (long long)sqlite3_column_int64(statement, 1));
-    }
-    sqlite3_finalize(statement);
-    if (rc != SQLITE_DONE) {
-        rfi_db_fail(db.handle, db.path, rc, "count", &err);
+    if (rfi_db_query(&db, sql, 0, NULL, print_count, NULL, &err))
         code = rf_cli_failed("db stats", &err);
-    }
     rfi_db_close(&db);
     return code;
 }

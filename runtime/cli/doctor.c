@@ -124,10 +124,10 @@ static int check_database(const job *j, char *out)
     int counts[3] = {0};
     rf_result rc = rf_cli_db_open(j->setup.db, &db, &err);
     if (rc == RF_OK) {
-        rc = rf_cli_db_query(&db,
-                             "SELECT (SELECT count(*) FROM campaign), (SELECT count(*) FROM "
-                             "measurement), (SELECT count(*) FROM decision)",
-                             0, NULL, count_row, counts, &err);
+        rc = rfi_db_query(&db,
+                          "SELECT (SELECT count(*) FROM campaign), (SELECT count(*) FROM "
+                          "measurement), (SELECT count(*) FROM decision)",
+                          0, NULL, count_row, counts, &err);
         snprintf(out, FINDING, "%s: %d sessions, %d measurements, %d decisions", db.path, counts[0],
                  counts[1], counts[2]);
         rfi_db_close(&db);

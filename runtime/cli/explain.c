@@ -28,7 +28,7 @@ typedef struct listing {
 
 static void copy(sqlite3_stmt *row, int column, char *out, size_t size)
 {
-    snprintf(out, size, "%s", rf_cli_column(row, column));
+    snprintf(out, size, "%s", rfi_column(row, column));
     rf_cli_defuse(out);
 }
 
@@ -73,7 +73,7 @@ static int print_candidates(const job *j, int world)
     listing l = {.all = j->all};
     rf_result rc = rf_cli_db_open(j->setup.db, &db, &err);
     if (rc == RF_OK) {
-        rc = rf_cli_db_query(&db, candidates_sql, 5, texts, print_candidate, &l, &err);
+        rc = rfi_db_query(&db, candidates_sql, 5, texts, print_candidate, &l, &err);
         rfi_db_close(&db);
     }
     if (rc == RF_E_DB_ABSENT) {

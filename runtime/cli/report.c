@@ -83,7 +83,7 @@ static void cell_row(void *ctx, sqlite3_stmt *row)
         int type = sqlite3_column_type(row, i);
         int number = type == SQLITE_INTEGER || type == SQLITE_FLOAT;
         fprintf(r->page, "<td%s>", number ? " class=n" : "");
-        escaped(r->page, rf_cli_column(row, i));
+        escaped(r->page, rfi_column(row, i));
         fputs("</td>", r->page);
     }
     fputs("</tr>\n", r->page);
@@ -103,7 +103,7 @@ static void table(report *r, const char *title, const char *columns, const char 
             break;
     }
     fputs("</tr>\n", r->page);
-    r->rc = rf_cli_db_query(&r->db, sql, 0, NULL, cell_row, r, &r->err);
+    r->rc = rfi_db_query(&r->db, sql, 0, NULL, cell_row, r, &r->err);
     fputs("</table>\n", r->page);
 }
 
@@ -283,8 +283,8 @@ static void one_host(void *ctx, sqlite3_stmt *row)
     host_list *list = ctx;
     if (list->n == sizeof list->at / sizeof *list->at)
         return;
-    snprintf(list->at[list->n].hw, RFI_HEX, "%s", rf_cli_column(row, 0));
-    machine_of(rf_cli_column(row, 1), list->at[list->n].machine, sizeof list->at->machine);
+    snprintf(list->at[list->n].hw, RFI_HEX, "%s", rfi_column(row, 0));
+    machine_of(rfi_column(row, 1), list->at[list->n].machine, sizeof list->at->machine);
     list->n++;
 }
 
@@ -309,7 +309,7 @@ static void curves(report *r, const host_list *hosts, size_t first, const char *
     for (size_t h = first; h < hosts->n && r->rc == RF_OK;
          h = next_on_machine(hosts, first, h + 1)) {
         const char *const texts[] = {hosts->at[h].hw, dtype, mode};
-        r->rc = rf_cli_db_query(&r->db, sql, 3, texts, one_point, &p, &r->err);
+        r->rc = rfi_db_query(&r->db, sql, 3, texts, one_point, &p, &r->err);
     }
     for (int w = 1; w <= MAX_WORLD; w++) {
         total += p.counts[w];
@@ -329,8 +329,8 @@ static void all_curves(report *r)
     host_list hosts = {.n = 0};
     int number = 0;
     if (r->rc == RF_OK)
-        r->rc = rf_cli_db_query(&r->db, "SELECT hw_fp, hw_text FROM host ORDER BY hw_fp", 0, NULL,
-                                one_host, &hosts, &r->err);
+        r->rc = rfi_db_query(&r->db, "SELECT hw_fp, hw_text FROM host ORDER BY hw_fp", 0, NULL,
+                             one_host, &hosts, &r->err);
     for (size_t h = 0; h < hosts.n && r->rc == RF_OK; h++) {
         if (next_on_machine(&hosts, h, 0) != h)
             continue; /* drawn with the first of its machine */

@@ -168,6 +168,18 @@ void rfi_utc_now(char out[RFI_UTC]);
 /* 32 hex digits, lower case, nothing else: 1 = *out is filled. */
 int rfi_unhex(const char *text, unsigned char out[16]);
 
+/* ---- questions (query.c) ---- */
+
+typedef void (*rfi_row_fn)(void *ctx, sqlite3_stmt *row);
+
+/* Calls row for each row of a query; ?1, ?2 ... are bound to texts. It sees the views of this
+ * build, whatever those in the file are. Errors: E_DB*. */
+rf_result rfi_db_query(rfi_db *db, const char *sql, int n, const char *const *texts, rfi_row_fn row,
+                       void *ctx, rf_error *err);
+
+/* A column as text, "" for NULL; valid until the next step. */
+const char *rfi_column(sqlite3_stmt *row, int column);
+
 /* ---- decisions ---- */
 
 /* Key of decisions as the columns hold it; they differ in what is admitted and the environment. */

@@ -48,36 +48,14 @@ static const char tail[] = "const rf_frozen %s = {" XSTR(RF_ABI) ", sizeof(row),
 /* In the order of a frozen table: by bytes of the fingerprint, then as the codes are numbered. */
 #define RF_X(code, text, number) " WHEN '" text "' THEN " #number
 #define SET(number, text)        " WHEN '" text "' THEN " #number
+#define OPS                      RF_OP_LIST(RF_X)
+#define DTYPES                   RF_DTYPE_LIST(RF_X)
+#define ADMITS                   RFI_ADMITS_LIST(SET)
 static const char rows_sql[] =
-    "WITH found AS (SELECT env_fp, env_text, instr(char(10) || env_text, char(10) || "
-    "'transports=') AS at FROM environment), "
-    "value AS (SELECT env_fp, CASE at WHEN 0 THEN '' ELSE substr(env_text, at + 11) END AS text "
-    "FROM found), "
-    "ranked AS (SELECT d.*, v.name, substr(e.text, 1, instr(e.text || char(10), char(10)) - 1) AS "
-    "transports, row_number() OVER (PARTITION BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, "
-    "d.mode, d.admits, d.hidden, d.bucket_bytes, "
-    "substr(e.text, 1, instr(e.text || char(10), char(10)) - 1) "
-    "ORDER BY c.started_utc DESC, c.campaign DESC) AS newest "
-    "FROM decision d JOIN variant v ON v.variant_hash = d.variant_hash "
-    "JOIN campaign c ON c.campaign = d.campaign JOIN value e ON e.env_fp = d.env_fp) "
     "SELECT hw_fp, env_fp, architecture, op, world, dtype, mode, grid, hidden, bucket_bytes, "
-    "variant_hash, name, median_ns, admits, transports FROM ranked WHERE newest = 1 "
-    "ORDER BY hw_fp, architecture, CASE op" RF_OP_LIST(
-        RF_X) " END, world, CASE dtype" RF_DTYPE_LIST(RF_X) " END, mode = 'graph', CASE "
-                                                            "admits" RFI_ADMITS_LIST(SET) " END, "
-                                                                                          "transpor"
-                                                                                          "ts, "
-                                                                                          "hidden, "
-                                                                                          "bucket_"
-                                                                                          "bytes";
-#undef SET
-#undef RF_X
-
-static const char *text_at(sqlite3_stmt *row, int column)
-{
-    const char *text = (const char *)sqlite3_column_text(row, column);
-    return text ? text : "";
-}
+    "variant_hash, variant, median_ns, admits, transports FROM current "
+    "ORDER BY hw_fp, architecture, CASE op" OPS " END, world, CASE dtype" DTYPES " END, "
+    "mode = 'graph', CASE admits" ADMITS " END, transports, hidden, bucket_bytes";
 
 static void write_bytes(const char *hex, FILE *out)
 {
@@ -101,60 +79,71 @@ static void write_string(const char *text, FILE *out)
     putc('"', out);
 }
 
-static int wanted(const char *hex, const char *const *hw, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(hex, hw[i]))
-            return 1;
-    return n == 0;
-}
-
 /* One static text per environment, so that rows share it. */
-static int write_environments(rfi_db *db, FILE *out)
+static const char environments_sql[] = "SELECT env_fp, env_text FROM environment WHERE env_fp IN "
+                                       "(SELECT env_fp FROM decision) ORDER BY env_fp";
+
+static void write_environment(void *ctx, sqlite3_stmt *row)
 {
-    sqlite3_stmt *statement = NULL;
-    int rc = sqlite3_prepare_v2(db->handle,
-                                "SELECT env_fp, env_text FROM environment WHERE env_fp IN "
-                                "(SELECT env_fp FROM decision) ORDER BY env_fp",
-                                -1, &statement, NULL);
-    while (!rc && (rc = sqlite3_step(statement)) == SQLITE_ROW) {
-        rc = SQLITE_OK;
-        fprintf(out, "#define ENV_%s ", text_at(statement, 0));
-        write_string(text_at(statement, 1), out);
-        fputs("\n", out);
-    }
-    sqlite3_finalize(statement);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    FILE *out = ctx;
+    unsigned char bytes[16];
+    if (!rfi_unhex(rfi_column(row, 0), bytes))
+        return; /* no C, and nothing refers to it: known() */
+    fprintf(out, "#define ENV_%s ", rfi_column(row, 0));
+    write_string(rfi_column(row, 1), out);
+    putc('\n', out);
 }
 
 /* Is it of an op, dtype and mode that this runtime has? */
 static int known(sqlite3_stmt *row)
 {
     unsigned char bytes[16];
-    return rfi_name_code(RFI_OPS, text_at(row, 3)) >= 0 &&
-           rfi_name_code(RFI_DTYPES, text_at(row, 5)) >= 0 &&
-           rfi_name_code(RFI_MODES, text_at(row, 6)) >= 0 &&
-           rfi_name_code(RFI_ADMITS, text_at(row, 13)) >= 0 && rfi_unhex(text_at(row, 0), bytes) &&
-           rfi_unhex(text_at(row, 1), bytes) && rfi_unhex(text_at(row, 10), bytes);
+    return rfi_name_code(RFI_OPS, rfi_column(row, 3)) >= 0 &&
+           rfi_name_code(RFI_DTYPES, rfi_column(row, 5)) >= 0 &&
+           rfi_name_code(RFI_MODES, rfi_column(row, 6)) >= 0 &&
+           rfi_name_code(RFI_ADMITS, rfi_column(row, 13)) >= 0 &&
+           rfi_unhex(rfi_column(row, 0), bytes) && rfi_unhex(rfi_column(row, 1), bytes) &&
+           rfi_unhex(rfi_column(row, 10), bytes);
 }
 
-static void write_row(sqlite3_stmt *row, FILE *out)
+typedef struct table {
+    const char *const *hw; /* the hosts that are wanted; n = 0: all */
+    size_t n;
+    FILE *out;
+    uint64_t rows; /* written */
+} table;
+
+static int wanted(const table *t, const char *hw)
 {
-    const char *name = text_at(row, 11);
+    for (size_t i = 0; i < t->n; i++)
+        if (!strcmp(hw, t->hw[i]))
+            return 1;
+    return t->n == 0;
+}
+
+static void write_row(void *ctx, sqlite3_stmt *row)
+{
+    table *t = ctx;
+    FILE *out = t->out;
+    if (!wanted(t, rfi_column(row, 0)) || !known(row))
+        return;
+    if (++t->rows == 1)
+        fputs("\nstatic const row rows[] = {\n", out);
+    const char *name = rfi_column(row, 11);
     fputs("    {", out);
-    write_bytes(text_at(row, 0), out);
+    write_bytes(rfi_column(row, 0), out);
     putc(',', out);
-    write_bytes(text_at(row, 1), out);
-    fprintf(out, ",ENV_%s,", text_at(row, 1));
-    write_string(text_at(row, 2), out);
+    write_bytes(rfi_column(row, 1), out);
+    fprintf(out, ",ENV_%s,", rfi_column(row, 1));
+    write_string(rfi_column(row, 2), out);
     putc(',', out);
-    write_string(text_at(row, 14), out);
-    fprintf(out, ",%d,%lld,%d,%d,%d,%lldu,%lld,%lld,", rfi_name_code(RFI_OPS, text_at(row, 3)),
-            (long long)sqlite3_column_int64(row, 4), rfi_name_code(RFI_DTYPES, text_at(row, 5)),
-            rfi_name_code(RFI_MODES, text_at(row, 6)), rfi_name_code(RFI_ADMITS, text_at(row, 13)),
-            (long long)sqlite3_column_int64(row, 7), (long long)sqlite3_column_int64(row, 8),
-            (long long)sqlite3_column_int64(row, 9));
-    write_bytes(text_at(row, 10), out);
+    write_string(rfi_column(row, 14), out);
+    fprintf(out, ",%d,%lld,%d,%d,%d,%lldu,%lld,%lld,", rfi_name_code(RFI_OPS, rfi_column(row, 3)),
+            (long long)sqlite3_column_int64(row, 4), rfi_name_code(RFI_DTYPES, rfi_column(row, 5)),
+            rfi_name_code(RFI_MODES, rfi_column(row, 6)),
+            rfi_name_code(RFI_ADMITS, rfi_column(row, 13)), (long long)sqlite3_column_int64(row, 7),
+            (long long)sqlite3_column_int64(row, 8), (long long)sqlite3_column_int64(row, 9));
+    write_bytes(rfi_column(row, 10), out);
     putc(',', out);
     write_string(strcmp(name, RFI_BASELINE) ? name : "", out);
     /* Picoseconds: an integer reads the same in every locale. */
@@ -171,12 +160,8 @@ static int is_identifier(const char *name)
     return 1;
 }
 
-rf_result rfi_db_freeze(rfi_db *db, const char *name, const char *const *hw, size_t n, FILE *out,
-                        uint64_t *rows, rf_error *err)
+static rf_result write_all(rfi_db *db, const char *name, table *t, rf_error *err)
 {
-    if (!is_identifier(name))
-        return rfi_fail(err, RF_E_ARG, -1, "database", "%.60s is no C identifier", name);
-    sqlite3_stmt *statement = NULL;
     sqlite3_stmt *generation = rfi_db_sql(db, RFI_SQL_GENERATION);
     uint64_t number = 1;
     if (rfi_db_step(generation) == SQLITE_ROW)
@@ -184,24 +169,28 @@ rf_result rfi_db_freeze(rfi_db *db, const char *name, const char *const *hw, siz
     if (generation)
         sqlite3_reset(generation);
 
-    fprintf(out, head, name, name);
-    int rc = write_environments(db, out);
-    if (!rc)
-        rc = sqlite3_prepare_v2(db->handle, rows_sql, -1, &statement, NULL);
-    *rows = 0;
-    while (!rc && (rc = sqlite3_step(statement)) == SQLITE_ROW) {
-        rc = SQLITE_OK;
-        if (!wanted(text_at(statement, 0), hw, n) || !known(statement))
-            continue;
-        if (++*rows == 1)
-            fputs("\nstatic const row rows[] = {\n", out);
-        write_row(statement, out);
-    }
-    sqlite3_finalize(statement);
-    if (rc != SQLITE_DONE)
-        return rfi_db_fail(db->handle, db->path, rc, "freeze", err);
-    if (*rows)
-        fputs("};\n\n", out);
-    fprintf(out, tail, name, number, *rows, *rows ? "rows" : "0");
-    return ferror(out) ? rfi_fail(err, RF_E_SYSTEM, -1, "database", "freeze: write failed") : RF_OK;
+    fprintf(t->out, head, name, name);
+    rf_result result = rfi_db_query(db, environments_sql, 0, NULL, write_environment, t->out, err);
+    if (result == RF_OK)
+        result = rfi_db_query(db, rows_sql, 0, NULL, write_row, t, err);
+    if (t->rows)
+        fputs("};\n\n", t->out);
+    fprintf(t->out, tail, name, number, t->rows, t->rows ? "rows" : "0");
+    return result;
+}
+
+rf_result rfi_db_freeze(rfi_db *db, const char *name, const char *const *hw, size_t n, FILE *out,
+                        uint64_t *rows, rf_error *err)
+{
+    if (!is_identifier(name))
+        return rfi_fail(err, RF_E_ARG, -1, "database", "%.60s is no C identifier", name);
+    table t = {.hw = hw, .n = n, .out = out};
+    int rc = sqlite3_exec(db->handle, "BEGIN", NULL, NULL, NULL); /* one state of it */
+    rf_result result =
+        rc ? rfi_db_fail(db->handle, db->path, rc, "freeze", err) : write_all(db, name, &t, err);
+    sqlite3_exec(db->handle, "ROLLBACK", NULL, NULL, NULL);
+    *rows = t.rows;
+    if (result == RF_OK && ferror(out))
+        result = rfi_fail(err, RF_E_SYSTEM, -1, "database", "freeze: write failed");
+    return result;
 }

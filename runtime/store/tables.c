@@ -18,19 +18,13 @@ const rfi_table rfi_tables[RFI_TABLES] = {
     {"finish", "campaign", 2, 1, OF_CAMPAIGN},
 };
 
-static const char *text_at(sqlite3_stmt *row, int column)
-{
-    const char *text = (const char *)sqlite3_column_text(row, column);
-    return text ? text : "";
-}
-
 /* Texts are printed to terminals and pages: lines, and nothing that moves a cursor. */
 static int has_control(sqlite3_stmt *row, int columns)
 {
     for (int i = 0; i < columns; i++) {
         if (sqlite3_column_type(row, i) != SQLITE_TEXT)
             continue;
-        const char *text = text_at(row, i);
+        const char *text = rfi_column(row, i);
         if ((size_t)sqlite3_column_bytes(row, i) != strlen(text))
             return 1;
         for (; *text; text++)
@@ -43,14 +37,14 @@ static int has_control(sqlite3_stmt *row, int columns)
 static int is_hash_of_text(sqlite3_stmt *row)
 {
     unsigned char said[16], is[16];
-    const char *text = text_at(row, 1);
+    const char *text = rfi_column(row, 1);
     rfi_hash128(text, strlen(text), is);
-    return rfi_unhex(text_at(row, 0), said) && !memcmp(said, is, sizeof is);
+    return rfi_unhex(rfi_column(row, 0), said) && !memcmp(said, is, sizeof is);
 }
 
 static int is_bucket_of_shape(sqlite3_stmt *row)
 {
-    int dtype = rf_dtype_parse(text_at(row, 4));
+    int dtype = rf_dtype_parse(rfi_column(row, 4));
     sqlite3_int64 rows = sqlite3_column_int64(row, 6), hidden = sqlite3_column_int64(row, 7);
     uint64_t bytes = 0;
     if (dtype < 0 || rows <= 0 || hidden <= 0 ||
