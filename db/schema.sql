@@ -219,18 +219,20 @@ CREATE VIEW environment_transports AS
 SELECT e.env_fp, coalesce(f.value, '') AS transports
 FROM environment e LEFT JOIN environment_fields f ON f.env_fp = e.env_fp AND f.rank = '' AND f.field = 'transports';
 
+-- Every decision with all that belongs to it; `newest` numbers those of a key and a set of transports, the latest environment
+-- first.
+CREATE VIEW decisions AS
+SELECT substr(d.hw_fp, 1, 8) AS host, d.*, t.transports, v.name AS variant, c.started_utc AS tuned_utc,
+       row_number() OVER (PARTITION BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.admits, d.hidden,
+                          d.bucket_bytes, t.transports ORDER BY c.started_utc DESC, c.campaign DESC) AS newest
+FROM decision d
+JOIN variant v ON v.variant_hash = d.variant_hash
+JOIN campaign c ON c.campaign = d.campaign
+JOIN environment_transports t ON t.env_fp = d.env_fp;
+
 -- Of each key the latest decision for each set of transports, whatever else its environment is.
 CREATE VIEW current AS
-SELECT substr(hw_fp, 1, 8) AS host, *
-FROM (
-    SELECT d.*, t.transports, v.name AS variant, c.started_utc AS tuned_utc,
-           row_number() OVER (PARTITION BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.admits, d.hidden,
-                              d.bucket_bytes, t.transports ORDER BY c.started_utc DESC, c.campaign DESC) AS newest
-    FROM decision d
-    JOIN variant v ON v.variant_hash = d.variant_hash
-    JOIN campaign c ON c.campaign = d.campaign
-    JOIN environment_transports t ON t.env_fp = d.env_fp
-)
+SELECT * FROM decisions
 WHERE newest = 1
 ORDER BY hw_fp, architecture, transports, op, world, dtype, mode, admits, hidden, bucket_bytes;
 

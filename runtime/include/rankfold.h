@@ -240,6 +240,9 @@ typedef struct rf_frozen rf_frozen;
 #define RF_STORE_READ 1u
 RF_API rf_result rf_store_open(const char *path, const char *shipped, uint32_t flags,
                                rf_store **out, rf_error *err);
+/* Answers as the database does that the table was made from, read below another: every decision of
+ * its hosts, under all their environments. Cannot be written. E_DB: of another runtime, or damaged.
+ */
 RF_API rf_result rf_store_frozen(const rf_frozen *table, rf_store **out, rf_error *err);
 RF_API const char *
 rf_store_warning(const rf_store *store);     /* NULL = all well; owned by the store */

@@ -12,8 +12,8 @@ typedef struct frozen_store {
     const rf_frozen *table;
 } frozen_store;
 
-/* Order of the rows: everything that lookups fix first, then hidden, then the bucket. There is one
- * environment for each set of transports. */
+/* Order of the rows: everything that lookups fix first, then hidden, then the bucket. Those that
+ * are equal are of different environments, the latest one first. */
 static int compare_key(const rfi_frozen_row *a, const rfi_frozen_row *b)
 {
     int order = memcmp(a->hw, b->hw, sizeof a->hw);
@@ -55,6 +55,25 @@ static void transports_of(const char *env_text, char *out, size_t size)
     snprintf(out, size, "%.*s", (int)strcspn(value, "\n"), value);
 }
 
+/* Of the rows that are equal to `wanted`, for a caller in the environment `env`. NULL: none. */
+static const rfi_frozen_row *choose(const rf_frozen *table, const rfi_frozen_row *wanted,
+                                    const unsigned char env[16], rfi_pick pick)
+{
+    const rfi_frozen_row *own = NULL, *other = NULL;
+    for (size_t i = lower_bound(table, wanted); i < table->n; i++) {
+        const rfi_frozen_row *row = &table->rows[i];
+        if (compare(row, wanted))
+            break;
+        if (!memcmp(row->env, env, sizeof row->env))
+            own = row;
+        else if (!other)
+            other = row;
+    }
+    if (pick == RFI_SAME_ENV)
+        return own;
+    return pick == RFI_OTHER_ENV || !own ? other : own;
+}
+
 static int fetch(void *ctx, const rfi_key *key, rfi_pick pick, rfi_row *out)
 {
     const rf_frozen *table = ctx;
@@ -70,15 +89,16 @@ static int fetch(void *ctx, const rfi_key *key, rfi_pick pick, rfi_row *out)
                              .hidden = key->hidden,
                              .bucket = rfi_bucket(key->bytes) + (pick == RFI_ABOVE)};
     memcpy(wanted.hw, key->hw->hash, sizeof wanted.hw);
-    size_t at = lower_bound(table, &wanted);
-    if (pick == RFI_BELOW && at-- == 0)
-        return 0;
-    if (at == table->n || compare_key(&table->rows[at], &wanted))
-        return 0;
-    const rfi_frozen_row *row = &table->rows[at];
-    int same_env = !memcmp(row->env, key->env->hash, sizeof row->env);
-    if (pick <= RFI_OTHER_ENV &&
-        (row->bucket != wanted.bucket || same_env != (pick == RFI_SAME_ENV)))
+    if (pick == RFI_BELOW || pick == RFI_ABOVE) {
+        size_t at = lower_bound(table, &wanted);
+        if (pick == RFI_BELOW && at-- == 0)
+            return 0;
+        if (at == table->n || compare_key(&table->rows[at], &wanted))
+            return 0;
+        wanted.bucket = table->rows[at].bucket;
+    }
+    const rfi_frozen_row *row = choose(table, &wanted, key->env->hash, pick);
+    if (!row)
         return 0;
 
     memset(out, 0, sizeof *out);
@@ -205,6 +225,13 @@ static const char *fault_of_row(const rfi_frozen_row *row)
     return NULL;
 }
 
+static const char *fault_of_order(const rfi_frozen_row *before, const rfi_frozen_row *row)
+{
+    int order = compare(before, row);
+    int twice = !order && !memcmp(before->env, row->env, sizeof row->env);
+    return order > 0 || twice ? "is not in order" : NULL;
+}
+
 rf_result rf_store_frozen(const rf_frozen *table, rf_store **out, rf_error *err)
 {
     if (!table || !out)
@@ -219,8 +246,8 @@ rf_result rf_store_frozen(const rf_frozen *table, rf_store **out, rf_error *err)
         return rfi_fail(err, RF_E_DB, -1, "database", "frozen table is incomplete");
     for (size_t i = 0; i < table->n; i++) {
         const char *fault = fault_of_row(&table->rows[i]);
-        if (!fault && i && compare(&table->rows[i - 1], &table->rows[i]) >= 0)
-            fault = "is not in order";
+        if (!fault && i)
+            fault = fault_of_order(&table->rows[i - 1], &table->rows[i]);
         if (fault)
             return rfi_fail(err, RF_E_DB, -1, "database", "frozen table: row %zu %s", i, fault);
     }

@@ -61,8 +61,7 @@ rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSIO
 /* ---- freeze.c ---- */
 
 /* Writes a C file that defines `const rf_frozen NAME`: the decisions of the hosts in hw[0 .. n-1],
- * of all if n is 0; of each key and set of transports the latest environment's. *rows = how many.
- */
+ * of all if n is 0. *rows = how many. */
 rf_result rfi_db_freeze(rfi_db *db, const char *name, const char *const *hw, size_t n, FILE *out,
                         uint64_t *rows, rf_error *err);
 

@@ -141,9 +141,9 @@ typedef struct rfi_frozen_row {
     double median_ns;
 } rfi_frozen_row;
 
-/* Sorted by (hw, arch, op, world, dtype, mode, admits, transports, hidden, bucket): a frozen table
- * is the only thing besides packs that names this struct, and like them it references
- * rfi_abi_<RF_ABI>. */
+/* Sorted by (hw, arch, op, world, dtype, mode, admits, transports, hidden, bucket), and where these
+ * are equal the latest environment first: a frozen table is the only thing besides packs that names
+ * this struct, and like them it references rfi_abi_<RF_ABI>. */
 struct rf_frozen {
     uint32_t abi, row_size;
     const int *abi_witness;

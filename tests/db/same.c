@@ -1,7 +1,6 @@
 /* same FILE: does the frozen table that is linked in answer as the database FILE does, from which
- * it was made? Every decision is asked for at its size, above and below it, and in another
- * environment. (A table has the latest environment of each set of transports only: where the
- * database knows an earlier one too, it is not compared.) */
+ * it was made? Every decision is asked for at its size, above and below it, in its environment and
+ * in one that is unheard of. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,8 +18,6 @@ static int differs(rf_store *one, rf_store *two, const rfi_key *key)
     if (found_a == found_b && !strcmp(a.variant, b.variant) && !memcmp(a.hash, b.hash, 16) &&
         a.grid == b.grid && a.fallback == b.fallback && a.rung == b.rung && a.bucket == b.bucket &&
         a.median_ns == b.median_ns)
-        return 0;
-    if (found_b && strstr(b.reason, "stale") && !strstr(a.reason, "stale"))
         return 0;
     printf("%llu bytes, hidden %llu:\n  database %s (%s)\n  frozen   %s (%s)\n",
            (unsigned long long)key->bytes, (unsigned long long)key->hidden, a.variant, a.reason,
@@ -72,7 +69,7 @@ int main(int argc, char **argv)
     sqlite3_prepare_v2(
         db.handle,
         "SELECT h.hw_text, e.env_text, d.architecture, d.world, d.hidden, "
-        "d.bucket_bytes, d.dtype, d.mode, d.admits FROM current d JOIN host h ON h.hw_fp = "
+        "d.bucket_bytes, d.dtype, d.mode, d.admits FROM decision d JOIN host h ON h.hw_fp = "
         "d.hw_fp JOIN environment e ON e.env_fp = d.env_fp",
         -1, &row, NULL);
     for (; sqlite3_step(row) == SQLITE_ROW; n++)

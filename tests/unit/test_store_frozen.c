@@ -152,6 +152,25 @@ static void another_environment_is_said(void **state)
     assert_non_null(strstr(d.reason, ": kernel 1 -> 2"));
 }
 
+static void each_environment_has_rows_of_its_own(void **state)
+{
+    (void)state;
+    facts_place earlier = facts_at(here.hw.text, "r0.kernel=0\n");
+    facts_place later = facts_at(here.hw.text, "r0.kernel=2\n");
+    rows[3].bucket = rows[2].bucket;
+    rows[3].variant = "earlier";
+    rows[3].env_text = earlier.env.text;
+    memcpy(rows[3].env, earlier.env.hash, 16);
+    const uint64_t sizes[] = {2, 4, 8}; /* the nearest above, the size itself, the nearest below */
+    for (size_t i = 0; i < 3; i++) {
+        rfi_decision d = ask(&earlier, sizes[i], 4096);
+        assert_string_equal(d.variant, "earlier");
+        assert_null(strstr(d.reason, "stale"));
+        assert_string_equal(ask(&here, sizes[i], 4096).variant, "h4096_64k");
+        assert_string_equal(ask(&later, sizes[i], 4096).variant, "h4096_64k");
+    }
+}
+
 static void other_hardware_is_not_answered(void **state)
 {
     (void)state;
@@ -248,6 +267,7 @@ int main(void)
         FACT(but_none_that_is_far_away),
         FACT(the_baseline_is_a_fallback),
         FACT(another_environment_is_said),
+        FACT(each_environment_has_rows_of_its_own),
         FACT(other_hardware_is_not_answered),
         FACT(an_opt_in_has_rows_of_its_own),
         FACT(transports_have_rows_of_their_own),
