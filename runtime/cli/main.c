@@ -1,4 +1,5 @@
 /* rankfold: the command line. A table of subcommands; each lives in the file of its name. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -59,5 +60,6 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like others */
     return rf_cli_finish(dispatch(argc, argv));
 }

@@ -234,9 +234,9 @@ typedef struct rf_frozen rf_frozen;
 
 /* path: the writable database; NULL = $RANKFOLD_DB, else $XDG_STATE_HOME/rankfold/tactics.db, else
  * $HOME/.local/state/rankfold/tactics.db. shipped: a read-only database below it; NULL = none. With
- * RF_STORE_READ nothing is created or written. A file that cannot be used is left untouched and the
- * store answers from the next rung: the call succeeds and rf_store_warning says what was wrong in
- * one line. Fails only on E_ARG and E_MEMORY. */
+ * RF_STORE_READ nothing is created or written. An empty file is as good as none; one that cannot be
+ * used is left untouched and the store answers from the next rung: the call succeeds and
+ * rf_store_warning says what was wrong in one line. Fails only on E_ARG and E_MEMORY. */
 #define RF_STORE_READ 1u
 RF_API rf_result rf_store_open(const char *path, const char *shipped, uint32_t flags,
                                rf_store **out, rf_error *err);

@@ -17,6 +17,8 @@
 #include "store/db.h"
 #include "store/maintain.h"
 
+#define WAIT_MS 30000
+
 static const char *const statements[] = {
 #define RF_X(name, sql) [RFI_SQL_##name] = (sql),
     RFI_SQL_LIST(RF_X)
@@ -40,6 +42,7 @@ static const struct {
     {SQLITE_READONLY_ROLLBACK, RF_E_DB_LOCKED,
      "a killed writer left a journal; `rankfold db check` puts it right"},
     {SQLITE_READONLY_DBMOVED, RF_E_DB, "was deleted or replaced while it was in use"},
+    {SQLITE_IOERR_WRITE, RF_E_DB, "a quota, a limit to the size of files, or a failing disk"},
     {SQLITE_BUSY, RF_E_DB_LOCKED, "locked by another process"},
     {SQLITE_LOCKED, RF_E_DB_LOCKED, "locked by another process"},
     {SQLITE_CORRUPT, RF_E_DB_CORRUPT, "damaged"},
@@ -218,10 +221,6 @@ static rf_result check_file(const char *path, rf_error *err)
     rf_result result = check_owner(path, "", &st, err);
     if (result)
         return result;
-    if (st.st_size == 0)
-        return rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
-                        "%.300s: is empty, not a Rankfold database; remove it to have one made",
-                        path);
 
     /* A journal is played back into the database. */
     static const char *const companions[] = {"-journal", "-wal"};
@@ -248,13 +247,28 @@ static int pragma_int(sqlite3 *handle, const char *sql, int *out)
     return rc;
 }
 
+static int is_empty(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && st.st_size == 0;
+}
+
 static rf_result identify(sqlite3 *handle, const char *path, int *version, rf_error *err)
 {
-    int application = 0, rc = pragma_int(handle, "PRAGMA application_id", &application);
+    /* Looked at before it is read, lest it is filled in between; and after, which takes back what a
+     * killed writer had begun. */
+    int application = 0, was_empty = is_empty(path);
+    int rc = pragma_int(handle, "PRAGMA application_id", &application);
     if (!rc)
         rc = pragma_int(handle, "PRAGMA user_version", version);
-    if (rc)
-        return rfi_db_fail(handle, path, rc, "open", err);
+    if (rc) {
+        /* The file itself was opened before, and is only read here. */
+        int aside = (rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_READONLY;
+        return rfi_db_fail(handle, path, rc, aside ? "open its journal, or WAL" : "open", err);
+    }
+    if (!application && (was_empty || is_empty(path)))
+        return rfi_fail(err, RF_E_DB_ABSENT, -1, "database", "%.300s: is empty: no database yet",
+                        path);
     if (application != RFI_DB_APPLICATION)
         return rfi_fail(err, RF_E_DB_FOREIGN, -1, "database",
                         "%.300s: not a Rankfold database: application_id is 0x%08x, expected "
@@ -352,6 +366,22 @@ static void file_name(const char *path, rfi_access access, char *out, size_t siz
     snprintf(out + used, size - used, "?immutable=1");
 }
 
+/* Whatever is in it. On failure too the handle is the caller's to close. */
+static int open_handle(sqlite3 **handle, const char *path, rfi_access access, int wait_ms)
+{
+    char name[3 * RFI_DB_PATH + 64];
+    file_name(path, access, name, sizeof name);
+    int flags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+    flags |= access == RFI_DB_WRITE ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY;
+    flags |= access == RFI_DB_SHIPPED ? SQLITE_OPEN_URI : 0;
+    int rc = sqlite3_open_v2(name, handle, flags, NULL);
+    if (rc)
+        return rc;
+    sqlite3_busy_timeout(*handle, wait_ms);
+    rfi_db_protect(*handle);
+    return SQLITE_OK;
+}
+
 rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access access, int wait_ms,
                                   int *version, rf_error *err)
 {
@@ -360,20 +390,9 @@ rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access acces
     if (result)
         return result;
     snprintf(db->path, sizeof db->path, "%s", path);
-
-    char name[3 * RFI_DB_PATH + 64];
-    file_name(path, access, name, sizeof name);
-    int flags = SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
-    flags |= access == RFI_DB_WRITE ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY;
-    flags |= access == RFI_DB_SHIPPED ? SQLITE_OPEN_URI : 0;
-    int rc = sqlite3_open_v2(name, &db->handle, flags, NULL);
-    if (rc) {
-        result = rfi_db_fail(db->handle, path, rc, "open", err);
-    } else {
-        sqlite3_busy_timeout(db->handle, wait_ms);
-        rfi_db_protect(db->handle);
-        result = identify(db->handle, path, version, err);
-    }
+    int rc = open_handle(&db->handle, path, access, wait_ms);
+    result = rc ? rfi_db_fail(db->handle, path, rc, "open", err)
+                : identify(db->handle, path, version, err);
     if (result)
         rfi_db_close(db);
     return result;
@@ -466,14 +485,36 @@ static rf_result publish(const char *path, const unsigned char *bytes, size_t n,
     return result;
 }
 
+/* An empty file becomes a database where it is, by one transaction: others may do so too. */
+static rf_result fill(const char *path, rf_error *err)
+{
+    sqlite3 *handle = NULL;
+    int rc = open_handle(&handle, path, RFI_DB_WRITE, WAIT_MS);
+    if (!rc)
+        rc = sqlite3_exec(handle, "BEGIN EXCLUSIVE", NULL, NULL, NULL);
+    if (!rc && is_empty(path))
+        rc = sqlite3_exec(handle, rfi_schema_sql, NULL, NULL, NULL);
+    if (!rc)
+        rc = sqlite3_exec(handle, "COMMIT", NULL, NULL, NULL);
+    rf_result result = rc ? rfi_db_fail(handle, path, rc, "create", err) : RF_OK;
+    sqlite3_close(handle);
+    return result;
+}
+
 rf_result rfi_db_create(const char *path, rf_error *err)
 {
     struct stat st;
     if (strlen(path) >= RFI_DB_PATH)
         return rfi_fail(err, RF_E_DB, -1, "database", "path is longer than %d bytes: %.60s...",
                         RFI_DB_PATH - 1, path);
-    if (!lstat(path, &st))
-        return RF_OK;
+    if (!lstat(path, &st)) {
+        rf_result found = check_file(path, NULL); /* whoever opens it is told what is wrong */
+        if (found == RF_E_DB_ABSENT)
+            return rfi_fail(err, RF_E_DB, -1, "database",
+                            "%.300s: is a link to nothing; make what it leads to, or remove it",
+                            path);
+        return found == RF_OK && is_empty(path) ? fill(path, err) : RF_OK;
+    }
     rf_result result = make_folders(path, err);
     if (result)
         return result;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -137,12 +139,67 @@ static void a_short_text_file(void **state)
     refused(path, "not an SQLite file", RF_E_DB_FOREIGN);
 }
 
-static void an_empty_file(void **state)
+/* The file can be tuned into, though nothing is said of it before, and is sound then. */
+static void as_good_as_none(const char *path)
+{
+    rf_error err = {0};
+    rfi_decision d;
+    rfi_db db;
+    rf_store *store = open_store(path, good, 0);
+    rfi_key key = facts_key(&here, 4, 4096);
+    assert_int_equal(store->v->lookup(store, &key, facts_have_all, NULL, &d), 1);
+    assert_int_equal(d.rung, RF_RUNG_SHIPPED);
+    assert_null(rf_store_warning(store));
+    if (facts_begin(store, &here, &err))
+        fail_msg("%s", err.text);
+    rf_store_close(store);
+    if (rfi_db_open(&db, path, RFI_DB_WRITE, 0, &err) || rfi_db_check(&db, &err))
+        fail_msg("%s", err.text);
+    rfi_db_close(&db);
+}
+
+static const char *empty_file(const char *name)
+{
+    const char *path = folder_file(folder, name);
+    assert_int_equal(file_write(path, "", 0), 1);
+    assert_int_equal(chmod(path, 0600), 0);
+    return path;
+}
+
+static void an_empty_file_is_as_good_as_none(void **state)
 {
     (void)state;
-    const char *path = folder_file(folder, "empty.db");
-    file_write(path, "", 0);
-    refused(path, "is empty, not a Rankfold database", RF_E_DB_FOREIGN);
+    as_good_as_none(empty_file("empty.db"));
+}
+
+static void an_empty_file_named_for_reading_is_said(void **state)
+{
+    (void)state;
+    rf_store *store = open_store(empty_file("unread.db"), NULL, RF_STORE_READ);
+    assert_non_null(strstr(rf_store_warning(store), "is empty: no database yet"));
+    rf_store_close(store);
+}
+
+static void a_link_is_followed_to_a_file_only(void **state)
+{
+    (void)state;
+    rf_error err = {0};
+    rfi_decision d;
+    const char *link = folder_file(folder, "link.db"), *to = folder_file(folder, "afar.db");
+    assert_int_equal(symlink(to, link), 0);
+    rf_store *store = open_store(link, NULL, 0);
+    assert_int_equal(facts_begin(store, &here, &err), RF_E_DB);
+    assert_non_null(strstr(err.text, "is a link to nothing"));
+    assert_int_equal(access(to, F_OK), -1);
+    rf_store_close(store);
+
+    copy("afar.db");
+    store = open_store(link, NULL, 0);
+    rfi_key key = facts_key(&here, 4, 4096);
+    assert_int_equal(store->v->lookup(store, &key, facts_have_all, NULL, &d), 1);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+    assert_int_equal(facts_begin(store, &here, &err), RF_OK);
+    rf_store_close(store);
 }
 
 static void somebody_elses_database(void **state)
@@ -390,33 +447,120 @@ static void a_read_only_folder_is_read(void **state)
         fail_msg("%d: %s", (int)result, err.text);
 }
 
-/* A writer that was killed after it began to change the file: the file and its journal. */
-static const char *killed_writer(void)
+static void a_read_only_folder_without_a_database(void **state)
 {
-    static const char *const names[2][2] = {{"hot.db", "killed.db"},
-                                            {"hot.db-journal", "killed.db-journal"}};
-    const char *path = copy("hot.db");
+    (void)state;
+    rf_error err = {0};
+    const char *below = folder_file(folder, "barren-folder");
+    assert_int_equal(mkdir(below, 0555), 0);
+    int was_root = geteuid() == 0;
+    if (was_root) {
+        assert_int_equal(chmod(folder, 0755), 0);
+        assert_int_equal(seteuid(65534), 0);
+    }
+    rf_store *store = open_store(folder_file(folder, "barren-folder/tactics.db"), NULL, 0);
+    rf_result result = facts_begin(store, &here, &err);
+    rf_store_close(store);
+    if (was_root && seteuid(0))
+        fail();
+    if (result != RF_E_DB_READONLY || !strstr(err.text, "Permission denied"))
+        fail_msg("%d: %s", (int)result, err.text);
+}
+
+/* A WAL needs files beside it. */
+static void a_wal_file_in_a_read_only_folder_is_said(void **state)
+{
+    (void)state;
+    rfi_decision d;
+    const char *below = folder_file(folder, "dry-folder");
+    assert_int_equal(mkdir(below, 0700), 0);
+    const char *path = copy("dry-folder/tactics.db");
+    change(path, "PRAGMA journal_mode = wal");
+    int was_root = geteuid() == 0;
+    if (was_root) {
+        assert_int_equal(chmod(folder, 0755), 0);
+        assert_int_equal(chown(path, 65534, 65534), 0);
+    }
+    assert_int_equal(chmod(below, 0555), 0);
+    if (was_root)
+        assert_int_equal(seteuid(65534), 0);
+    rf_store *store = open_store(path, NULL, RF_STORE_READ);
+    rfi_key key = facts_key(&here, 4, 4096);
+    int found = store->v->lookup(store, &key, facts_have_all, NULL, &d);
+    char warning[RF_ERROR_TEXT] = "";
+    if (rf_store_warning(store))
+        snprintf(warning, sizeof warning, "%s", rf_store_warning(store));
+    rf_store_close(store);
+    if (was_root && seteuid(0))
+        fail();
+    assert_int_equal(found, 0);
+    if (!strstr(warning, "open its journal, or WAL"))
+        fail_msg("%s", warning);
+}
+
+/* What a writer leaves that is killed while a connection to `path` has run `sql`: the file and its
+ * journal of this suffix, under another name. */
+static const char *killed_while(const char *path, const char *suffix, const char *sql)
+{
+    static char killed[FOLDER_PATH + 80];
+    const char *const suffixes[] = {"", suffix};
     sqlite3 *db = NULL;
+    char *why = NULL;
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    /* A cache of one page makes it spill into the file, behind a synced journal. */
-    assert_int_equal(sqlite3_exec(db,
-                                  "PRAGMA cache_size = 1; BEGIN IMMEDIATE;"
-                                  "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "
-                                  "WHERE i < 500) INSERT INTO host SELECT "
-                                  "lower(hex(randomblob(16))), hex(zeroblob(200)) FROM n",
-                                  NULL, NULL, NULL),
-                     SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, &why))
+        fail_msg("%s", why);
+    snprintf(killed, sizeof killed, "%s.killed", path);
     for (int i = 0; i < 2; i++) {
-        size_t bytes;
-        char *text = file_read(folder_file(folder, names[i][0]), &bytes);
-        const char *to = folder_file(folder, names[i][1]);
+        char from[FOLDER_PATH + 96], to[FOLDER_PATH + 96];
+        size_t bytes = 0;
+        snprintf(from, sizeof from, "%s%s", path, suffixes[i]);
+        snprintf(to, sizeof to, "%s%s", killed, suffixes[i]);
+        char *text = file_read(from, &bytes);
         assert_non_null(text);
+        assert_true(bytes > 0);
         assert_int_equal(file_write(to, text, bytes), 1);
         assert_int_equal(chmod(to, 0600), 0);
         free(text);
     }
     sqlite3_close(db);
-    return folder_file(folder, "killed.db");
+    return killed;
+}
+
+/* After it began to change the file: a cache of one page makes it spill into it, behind a synced
+ * journal. */
+static const char *killed_writer(void)
+{
+    return killed_while(copy("hot.db"), "-journal",
+                        "PRAGMA cache_size = 1; BEGIN IMMEDIATE;"
+                        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "
+                        "WHERE i < 500) INSERT INTO host SELECT "
+                        "lower(hex(randomblob(16))), hex(zeroblob(200)) FROM n");
+}
+
+static void who_was_killed_while_he_filled_an_empty_file(void **state)
+{
+    (void)state;
+    char sql[128 + (1 << 17)];
+    snprintf(sql, sizeof sql, "PRAGMA cache_size = 1; BEGIN EXCLUSIVE; %s", rfi_schema_sql);
+    as_good_as_none(killed_while(empty_file("begun.db"), "-journal", sql));
+}
+
+static void a_wal_that_a_killed_writer_left_is_read(void **state)
+{
+    (void)state;
+    const char *path = killed_while(copy("logged.db"), "-wal",
+                                    "PRAGMA journal_mode = wal; PRAGMA wal_autocheckpoint = 0;"
+                                    "UPDATE decision SET grid = 99");
+    rfi_decision d;
+    rfi_key key = facts_key(&here, 4, 4096);
+    for (uint32_t flags = 0; flags <= RF_STORE_READ; flags += RF_STORE_READ) {
+        rf_store *store = open_store(path, NULL, flags);
+        assert_int_equal(store->v->lookup(store, &key, facts_have_all, NULL, &d), 1);
+        assert_int_equal(d.rung, RF_RUNG_EXACT);
+        assert_int_equal(d.grid, 99);
+        assert_null(rf_store_warning(store));
+        rf_store_close(store);
+    }
 }
 
 static void what_a_killed_writer_left_is_put_right(void **state)
@@ -443,6 +587,18 @@ static void what_a_killed_writer_left_is_put_right(void **state)
     rf_store_close(reader);
 }
 
+static rf_result record_until_it_fails(rf_store *store, rf_error *err)
+{
+    rfi_key key = facts_key(&here, 4, 4096);
+    rfi_measurement m[64];
+    for (int i = 0; i < 64; i++)
+        m[i] = facts_measurement(&key, &variant, 8, 1000 + i);
+    rf_result result = facts_begin(store, &here, err);
+    for (int i = 0; i < 200 && result == RF_OK; i++)
+        result = store->v->record(store, m, 64, err);
+    return result;
+}
+
 /* A file system of 256 KiB, seen by this process only; 0 = not possible here. */
 static int small_disk(const char *path)
 {
@@ -462,16 +618,9 @@ static void a_tuner_on_a_full_disk_keeps_what_it_recorded(void **state)
     rf_error err = {0};
     rf_store *store = open_store(path, NULL, 0);
     rfi_key key = facts_key(&here, 4, 4096);
-    rfi_measurement m[64];
-    for (int i = 0; i < 64; i++)
-        m[i] = facts_measurement(&key, &variant, 8, 1000 + i);
-    assert_int_equal(facts_begin(store, &here, &err), RF_OK);
-    rf_result result = store->v->record(store, m, 1, &err);
-    assert_int_equal(result, RF_OK);
-    assert_int_equal(store->v->finish_shape(store, &key, &err), RF_OK);
-    for (int i = 0; i < 200 && result == RF_OK; i++)
-        result = store->v->record(store, m, 64, &err);
-    assert_int_equal(result, RF_E_DB_FULL);
+    rfi_measurement m = facts_measurement(&key, &variant, 8, 1000);
+    assert_int_equal(facts_campaign(store, &here, &key, &m, 1, &err), RF_OK);
+    assert_int_equal(record_until_it_fails(store, &err), RF_E_DB_FULL);
     assert_non_null(strstr(err.text, "no space left"));
     rf_store_close(store);
 
@@ -489,6 +638,38 @@ static void a_tuner_on_a_full_disk_keeps_what_it_recorded(void **state)
     snprintf(path, sizeof path, "%s/second.db", disk);
     assert_int_equal(rfi_db_create(path, &err), RF_E_DB_FULL);
     assert_int_equal(access(path, F_OK), -1);
+}
+
+static void a_limit_to_the_size_of_files_is_an_error_like_others(void **state)
+{
+    (void)state;
+    const char *path = copy("limited.db"), *second = folder_file(folder, "unlimited.db");
+    rf_error err = {0}, other = {0};
+    struct rlimit usual, limit;
+    rf_store *store = open_store(path, NULL, 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &usual), 0);
+    limit = usual;
+    limit.rlim_cur = 160 << 10;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    rf_result result = record_until_it_fails(store, &err);
+    limit.rlim_cur = 16 << 10;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    rf_result made = rfi_db_create(second, &other);
+    setrlimit(RLIMIT_FSIZE, &usual);
+    signal(SIGXFSZ, handler);
+    rf_store_close(store);
+
+    assert_int_equal(result, RF_E_DB);
+    if (!strstr(err.text, "a limit to the size of files"))
+        fail_msg("%s", err.text);
+    assert_int_equal(made, RF_E_DB);
+    assert_non_null(strstr(other.text, "File too large"));
+    assert_int_equal(access(second, F_OK), -1);
+    rfi_db db;
+    if (rfi_db_open(&db, path, RFI_DB_WRITE, 0, &err) || rfi_db_check(&db, &err))
+        fail_msg("%s", err.text);
+    rfi_db_close(&db);
 }
 
 static void a_full_disk_loses_nothing_that_was_there(void **state)
@@ -612,7 +793,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_file),
         cmocka_unit_test(a_short_text_file),
-        cmocka_unit_test(an_empty_file),
+        cmocka_unit_test(an_empty_file_is_as_good_as_none),
+        cmocka_unit_test(an_empty_file_named_for_reading_is_said),
+        cmocka_unit_test(a_link_is_followed_to_a_file_only),
         cmocka_unit_test(somebody_elses_database),
         cmocka_unit_test(a_newer_schema),
         cmocka_unit_test(a_negative_schema),
@@ -633,9 +816,14 @@ int main(void)
         cmocka_unit_test(a_locked_file_answers_later),
         cmocka_unit_test(a_read_only_file_is_read),
         cmocka_unit_test(a_read_only_folder_is_read),
+        cmocka_unit_test(a_read_only_folder_without_a_database),
+        cmocka_unit_test(a_wal_file_in_a_read_only_folder_is_said),
         cmocka_unit_test(what_a_killed_writer_left_is_put_right),
+        cmocka_unit_test(who_was_killed_while_he_filled_an_empty_file),
+        cmocka_unit_test(a_wal_that_a_killed_writer_left_is_read),
         cmocka_unit_test(a_file_that_is_deleted_while_a_tuner_writes),
         cmocka_unit_test(a_tuner_on_a_full_disk_keeps_what_it_recorded),
+        cmocka_unit_test(a_limit_to_the_size_of_files_is_an_error_like_others),
         cmocka_unit_test(a_full_disk_loses_nothing_that_was_there),
         cmocka_unit_test(a_bad_shipped_file_is_said),
         cmocka_unit_test(a_shipped_file_with_an_odd_name),

@@ -573,6 +573,35 @@ static void writers_lose_no_row_and_see_no_lock(void **state)
     check(path);
 }
 
+static void begin_one(int rank, int world, void *path)
+{
+    (void)rank, (void)world;
+    rf_error err = {0};
+    rf_store *store = NULL;
+    facts_place place = facts_at("r0.cpu=Imaginary\n", "r0.kernel=1\n");
+    rank_barrier();
+    RANK_CHECK(rf_store_open(path, NULL, 0, &store, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(!rf_store_warning(store), "%s", rf_store_warning(store));
+    RANK_CHECK(facts_begin(store, &place, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(store->v->end(store, &err) == RF_OK, "%s", err.text);
+    rf_store_close(store);
+}
+
+static void an_empty_file_is_filled_by_one_of_many(void **state)
+{
+    fixture *f = *state;
+    char path[FOLDER_PATH + 64];
+    const ranks_options patience = {.deadline_ms = 120000};
+    snprintf(path, sizeof path, "%s/empty.db", f->folder);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(file_write(path, "", 0), 1);
+        assert_int_equal(chmod(path, 0600), 0);
+        RANKS_ASSERT(ranks_run(WRITERS, begin_one, path, &patience));
+        assert_int_equal(count(path, "campaign"), WRITERS);
+        check(path);
+    }
+}
+
 /* Merges for ever, until it is killed. */
 static void merge_for_ever(const char *into, const char *from)
 {
@@ -641,6 +670,7 @@ int main(void)
         FACT(a_failed_step_leaves_the_file_and_nothing_else),
         FACT(without_a_step_there_is_no_way),
         FACT(writers_lose_no_row_and_see_no_lock),
+        FACT(an_empty_file_is_filled_by_one_of_many),
         FACT(a_killed_merge_leaves_the_old_file_or_the_new),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
