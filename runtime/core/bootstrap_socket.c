@@ -76,14 +76,15 @@ static uint32_t absent(const rendezvous *r)
     return mask;
 }
 
-/* A rank of this group, whatever it thinks of its size. */
+/* A rank of this group, whatever it thinks of its size. 0, or errno: EPROTO = a stranger, EEXIST =
+ * that rank is here already. */
 static int take_in(rendezvous *r, const hello *h, int fd)
 {
     if (h->magic != MAGIC || h->rank == 0 || h->rank >= h->world || h->world > RF_MAX_WORLD)
-        return 0;
+        return EPROTO;
     int inside = h->rank < (uint32_t)r->world, fits = h->world == (uint32_t)r->world;
     if (inside ? r->fd[h->rank] >= 0 : r->n_lost == RF_MAX_WORLD)
-        return 0;
+        return EEXIST;
     if (inside)
         r->fd[h->rank] = fd;
     else
@@ -93,7 +94,14 @@ static int take_in(rendezvous *r, const hello *h, int fd)
         r->state.other_world = h->world;
         r->state.first_world = (uint32_t)r->world;
     }
-    return 1;
+    return 0;
+}
+
+static void turn_away(const rendezvous *r, uint32_t rank, int fd, size_t bytes)
+{
+    header answer = {.magic = MAGIC, .why = EEXIST, .state = r->state, .bytes = bytes};
+    answer.state.missing = 1u << rank;
+    (void)rfi_socket_send(fd, &answer, sizeof answer, 0); /* fits into a socket that is new */
 }
 
 static int all_came(const rendezvous *r)
@@ -103,7 +111,7 @@ static int all_came(const rendezvous *r)
 }
 
 /* Once the ranks are known to disagree, the others have a moment to come and hear of it. */
-static int gather_connections(rendezvous *r, uint64_t deadline)
+static int gather_connections(rendezvous *r, size_t bytes, uint64_t deadline)
 {
     while (!all_came(r)) {
         int fd = rfi_socket_accept(r->listener, deadline), knew = r->state.other_world != 0;
@@ -111,8 +119,12 @@ static int gather_connections(rendezvous *r, uint64_t deadline)
             return knew ? EPROTO : -fd;
         hello h;
         int why = rfi_socket_recv(fd, &h, sizeof h, earlier(deadline, rfi_deadline(HELLO_MS)));
-        if (why || !take_in(r, &h, fd))
-            rfi_socket_close(&fd); /* a stranger, or the same rank twice: it sees the end */
+        if (!why)
+            why = take_in(r, &h, fd);
+        if (why == EEXIST)
+            turn_away(r, h.rank, fd, bytes);
+        if (why)
+            rfi_socket_close(&fd);
         if (!knew && r->state.other_world)
             deadline = earlier(deadline, rfi_deadline(VERDICT_MS));
     }
@@ -144,7 +156,7 @@ static int serve(rendezvous *r, const void *in, unsigned char *out, size_t bytes
         why = open_listener(r, deadline);
     if (why)
         return why;
-    why = gather_connections(r, deadline);
+    why = gather_connections(r, bytes, deadline);
     r->state.missing = absent(r);
     /* The name is free again before anybody can be done: who comes now belongs to the next group of
      * this name, and would be lost with this one. */

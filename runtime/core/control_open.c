@@ -140,6 +140,20 @@ static void name_missing(uint32_t mask, char *buf, size_t size)
         snprintf(buf, size, "unknown rank");
 }
 
+/* Why a ready-made bootstrap failed, said of the ranks to blame. */
+static const struct {
+    int why;
+    rf_result code;
+    const char *text;
+} causes[] = {
+    {ECONNRESET, RF_E_PEER, "left while the ranks were meeting"},
+    {EPERM, RF_E_MISMATCH, "is a process of another user"},
+    {EEXIST, RF_E_MISMATCH, "is here already: two processes have this rank, or two jobs this name"},
+    {EPROTO, RF_E_MISMATCH,
+     "meets as this version does not: another version, or another program of this name"},
+};
+#define N_CAUSES (sizeof causes / sizeof *causes)
+
 static rf_result allgather(const rf_bootstrap *boot, const void *in, void *out, size_t bytes,
                            uint32_t timeout_ms, rf_error *err)
 {
@@ -158,9 +172,9 @@ static rf_result allgather(const rf_bootstrap *boot, const void *in, void *out, 
     if (why == ETIMEDOUT)
         return rfi_fail(err, RF_E_TIMEOUT, blame, "bootstrap", "%s did not arrive within %u ms",
                         who, timeout_ms);
-    if (why == ECONNRESET)
-        return rfi_fail(err, RF_E_PEER, blame, "bootstrap", "%s left while the ranks were meeting",
-                        who);
+    for (size_t i = 0; state && i < N_CAUSES; i++)
+        if (why == causes[i].why)
+            return rfi_fail(err, causes[i].code, blame, "bootstrap", "%s %s", who, causes[i].text);
     if (why == EADDRINUSE)
         return rfi_fail(err, RF_E_SYSTEM, blame, "bootstrap",
                         "another group has been meeting under this name for %u ms, or there are "

@@ -416,6 +416,65 @@ static void another_world_size_is_a_mismatch_for_all(void **state)
         RANKS_ASSERT(ranks_run(3, of_another_world, (void *)(uintptr_t)worlds[i], NULL));
 }
 
+/* Processes 1 and 2 both say that they are rank 1; rank 2 comes when one of them was sent away. */
+static void twice(int rank, int world, void *arg)
+{
+    static const int claimed[] = {0, 1, 1, 2};
+    int *sent_away = arg;
+    (void)world;
+    rf_bootstrap boot;
+    rfi_control c;
+    rf_error err = {0};
+    while (rank == 3 && !__atomic_load_n(sent_away, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    RANK_CHECK(!rf_bootstrap_socket(job, claimed[rank], 3, &boot, &err), "%s", err.text);
+    rf_result bad = rfi_control_open(&c, &boot, RF_OK, NULL, 20000, &err);
+    rf_bootstrap_free(&boot);
+    if (!bad) {
+        rfi_control_close(&c);
+        return;
+    }
+    RANK_CHECK(bad == RF_E_MISMATCH && claimed[rank] == 1 && err.rank == 1, "%d, rank %d: %s", bad,
+               err.rank, err.text);
+    RANK_CHECK(strstr(err.text, "rank 1 is here already"), "%s", err.text);
+    RANK_CHECK(!__atomic_exchange_n(sent_away, 1, __ATOMIC_ACQ_REL), "both were sent away");
+}
+
+static void a_rank_that_is_there_twice_is_told_so(void **state)
+{
+    (void)state;
+    int *sent_away = ranks_shared(sizeof *sent_away);
+    const char *verdict = ranks_run(4, twice, sent_away, NULL);
+    ranks_shared_free(sent_away, sizeof *sent_away);
+    RANKS_ASSERT(verdict);
+}
+
+/* One rank says less than this version does. */
+static void of_another_version(int rank, int world, void *arg)
+{
+    rf_bootstrap boot;
+    rfi_control c;
+    rf_error err = {0};
+    uint64_t in = 0, out[2];
+    RANK_CHECK(!rf_bootstrap_socket(job, rank, world, &boot, &err), "%s", err.text);
+    if (rank == *(int *)arg) {
+        int why = boot.allgather(boot.ctx, &in, out, sizeof in, 20000);
+        RANK_CHECK(why == EPROTO, "%s", strerror(why));
+    } else {
+        rf_result bad = rfi_control_open(&c, &boot, RF_OK, NULL, 20000, &err);
+        RANK_CHECK(bad == RF_E_MISMATCH && strstr(err.text, "another version"), "%d: %s", bad,
+                   err.text);
+    }
+    rf_bootstrap_free(&boot);
+}
+
+static void another_version_is_a_mismatch(void **state)
+{
+    (void)state;
+    for (int other = 0; other < 2; other++)
+        RANKS_ASSERT(ranks_run(2, of_another_version, &other, NULL));
+}
+
 static void absent_thread(int rank, int world, void *arg)
 {
     (void)world;
@@ -493,6 +552,8 @@ int main(void)
         test(the_kernel_names_the_other_end),
         test(whoever_does_not_come_is_named),
         test(another_world_size_is_a_mismatch_for_all),
+        test(a_rank_that_is_there_twice_is_told_so),
+        test(another_version_is_a_mismatch),
         test_threads(a_thread_that_does_not_come_is_named),
         test(a_callback_that_fails_or_lies_is_an_error),
         test(wrong_bootstrap_arguments_are_refused),
