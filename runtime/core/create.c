@@ -13,35 +13,6 @@
 
 /* ---- arguments: what has to be equal on all ranks ---- */
 
-#define ARGUMENT_LIST(X)                                                                           \
-    X(backend, "config.backend")                                                                   \
-    X(capacity, "config.capacity_bytes")                                                           \
-    X(channels, "config.channels")                                                                 \
-    X(deadline, "deadline_ms (config or RANKFOLD_DEADLINE_MS)")                                    \
-    X(timeout, "config.create_timeout_ms")                                                         \
-    X(flags, "config.flags")                                                                       \
-    X(n_packs, "config.n_packs")                                                                   \
-    X(packs, "the digest of its packs")                                                            \
-    X(tactic, "the digest of RANKFOLD_TACTIC")                                                     \
-    X(topology, "the digest of what RANKFOLD_TOPOLOGY says")
-
-typedef enum argument_name {
-#define RF_X(name, text) ARG_##name,
-    ARGUMENT_LIST(RF_X)
-#undef RF_X
-        N_ARGUMENTS
-} argument_name;
-
-static const char *const argument_text[] = {
-#define RF_X(name, text) text,
-    ARGUMENT_LIST(RF_X)
-#undef RF_X
-};
-
-typedef struct arguments {
-    uint64_t value[N_ARGUMENTS];
-} arguments;
-
 /* Order matters: the tuner walks variants in pack order. */
 static uint64_t digest_packs(const rf_comm *comm)
 {
@@ -63,31 +34,21 @@ static rf_result compare_arguments(rf_comm *comm, rf_error *err)
 {
     const rf_config *c = &comm->config;
     const char *tactic = rfi_env_get(RFI_RANKFOLD_TACTIC);
-    arguments mine = {.value = {
-                          [ARG_backend] = (uint64_t)c->backend,
-                          [ARG_capacity] = c->capacity_bytes,
-                          [ARG_channels] = c->channels,
-                          [ARG_deadline] = c->deadline_ms,
-                          [ARG_timeout] = c->create_timeout_ms,
-                          [ARG_flags] = c->flags,
-                          [ARG_n_packs] = c->n_packs,
-                          [ARG_packs] = digest_packs(comm),
-                          [ARG_tactic] = tactic ? rfi_hash64(tactic, strlen(tactic)) : 0,
-                          [ARG_topology] = comm->topology.ranks
-                                               ? rfi_hash64(&comm->topology, sizeof comm->topology)
-                                               : 0,
-                      }};
-    arguments all[RF_MAX_WORLD];
-    rf_result bad =
-        rfi_allgather(comm, "arguments", &mine, all, sizeof mine, c->create_timeout_ms, err);
-    for (int r = 1; r < comm->world && !bad; r++)
-        for (int a = 0; a < N_ARGUMENTS && !bad; a++)
-            if (all[r].value[a] != all[0].value[a])
-                bad = rfi_fail(err, RF_E_MISMATCH, r, "arguments",
-                               "%s is %llu on rank %d, %llu on rank 0", argument_text[a],
-                               (unsigned long long)all[r].value[a], r,
-                               (unsigned long long)all[0].value[a]);
-    return bad;
+    const rfi_topology *topology = &comm->topology;
+    const rfi_term terms[] = {
+        {"config.backend", c->backend},
+        {"config.capacity_bytes", c->capacity_bytes},
+        {"config.channels", c->channels},
+        {"deadline_ms (config or RANKFOLD_DEADLINE_MS)", c->deadline_ms},
+        {"config.create_timeout_ms", c->create_timeout_ms},
+        {"config.flags", c->flags},
+        {"config.n_packs", c->n_packs},
+        {"the digest of its packs", digest_packs(comm)},
+        {"the digest of RANKFOLD_TACTIC", tactic ? rfi_hash64(tactic, strlen(tactic)) : 0},
+        {"the digest of what RANKFOLD_TOPOLOGY says",
+         topology->ranks ? rfi_hash64(topology, sizeof *topology) : 0},
+    };
+    return rfi_same(comm, "arguments", terms, sizeof terms / sizeof *terms, err);
 }
 
 /* ---- facts: what the group's hardware is ---- */

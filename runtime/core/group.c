@@ -33,6 +33,24 @@ rf_result rfi_agree(rf_comm *comm, const char *step, rf_result mine, const rf_er
     return rfi_control_agree(&comm->control, step, mine, mine_err, timeout_ms, err);
 }
 
+rf_result rfi_same(rf_comm *comm, const char *step, const rfi_term *mine, size_t n, rf_error *err)
+{
+    uint64_t values[RFI_TERMS], all[RF_MAX_WORLD * RFI_TERMS];
+    for (size_t i = 0; i < n; i++)
+        values[i] = mine[i].value;
+    rf_result bad =
+        rfi_allgather(comm, step, values, all, n * sizeof *values, rfi_timeout_ms(comm), err);
+    for (int r = 1; r < comm->world && !bad; r++)
+        for (size_t i = 0; i < n && !bad; i++) {
+            uint64_t theirs = all[(size_t)r * n + i];
+            if (theirs != all[i])
+                bad = rfi_fail(err, RF_E_MISMATCH, r, step, "%s is %llu on rank %d, %llu on rank 0",
+                               mine[i].name, (unsigned long long)theirs, r,
+                               (unsigned long long)all[i]);
+        }
+    return bad;
+}
+
 const rfi_fingerprint *rfi_hw(const rf_comm *comm)
 {
     return &comm->hw;

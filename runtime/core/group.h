@@ -22,6 +22,16 @@ rf_result rfi_broadcast(rf_comm *comm, const char *step, void *buf, size_t bytes
 rf_result rfi_agree(rf_comm *comm, const char *step, rf_result mine, const rf_error *mine_err,
                     uint32_t timeout_ms, rf_error *err);
 
+/* A value that has to be equal on all ranks. */
+#define RFI_TERMS 16
+typedef struct rfi_term {
+    const char *name;
+    uint64_t value;
+} rfi_term;
+/* Compares up to RFI_TERMS of them, the same list on all ranks. E_MISMATCH names the first that
+ * differs, and a rank. */
+rf_result rfi_same(rf_comm *comm, const char *step, const rfi_term *mine, size_t n, rf_error *err);
+
 /* Launches one variant, or the baseline, on a channel outside of any plan, with the same checks as
  * rf_all_reduce. */
 rf_result rfi_launch(rf_comm *comm, int channel, const rf_variant *variant, uint32_t grid,

@@ -1,29 +1,61 @@
 /* The plans as they stand, checked and timed: what a program gets. */
 #include "tune/worker.h"
 
+/* What a trial is asked for besides its shape. */
+typedef struct demand {
+    const char *step;
+    uint64_t seed, calls, samples;
+    int has_room; /* for the samples */
+} demand;
+
+static rf_result check(const rf_comm *comm, int channel, const rf_shape *shape,
+                       const demand *wanted, rf_plan_info *plan, rf_error *err)
+{
+    int rank = rf_comm_rank(comm);
+    if (!wanted->has_room)
+        return rfi_fail(err, RF_E_ARG, rank, wanted->step, "us is NULL");
+    if (!shape || !rf_supports(comm, shape))
+        return rfi_fail(err, RF_E_ARG, rank, wanted->step, "the shape cannot be all-reduced here");
+    rf_result rc =
+        rf_plan_query(comm, channel, shape->rows * shape->hidden, shape->dtype, shape->mode, plan);
+    return rc == RF_OK
+               ? rc
+               : rfi_fail(err, rc, rank, wanted->step, "channel %d: %s", channel, rf_strerror(rc));
+}
+
+static rf_result compare(rf_comm *comm, int channel, const rf_shape *shape, const demand *wanted,
+                         rf_error *err)
+{
+    const rfi_term terms[] = {
+        {"channel", (uint64_t)channel},  {"shape.dtype", shape->dtype},
+        {"shape.mode", shape->mode},     {"shape.rows", shape->rows},
+        {"shape.hidden", shape->hidden}, {"seed", wanted->seed},
+        {"calls", wanted->calls},        {"n", wanted->samples},
+    };
+    return rfi_same(comm, wanted->step, terms, sizeof terms / sizeof *terms, err);
+}
+
 /* The worker with its buffers, on all ranks or an error on all; w->comm says whether to close it.
  */
-static rf_result open_worker(rf_comm *comm, int channel, const rf_shape *shape, const char *step,
-                             rfi_worker *w, rf_plan_info *plan, rf_error *err)
+static rf_result open_worker(rf_comm *comm, int channel, const rf_shape *shape,
+                             const demand *wanted, rfi_worker *w, rf_plan_info *plan, rf_error *err)
 {
+    const char *step = wanted->step;
     *w = (rfi_worker){.comm = NULL};
     if (!comm)
         return rfi_fail(err, RF_E_ARG, -1, step, "comm is NULL");
     rf_error why = {0};
-    int rank = rf_comm_rank(comm);
-    rf_result rc = RF_E_ARG;
-    if (!shape || !rf_supports(comm, shape))
-        rfi_fail(&why, rc, rank, step, "the shape cannot be all-reduced here");
-    else if ((rc = rf_plan_query(comm, channel, shape->rows * shape->hidden, shape->dtype,
-                                 shape->mode, plan)) != RF_OK)
-        rfi_fail(&why, rc, rank, step, "channel %d: %s", channel, rf_strerror(rc));
-    int missing = rc == RF_OK && plan->fallback && !rfi_has_baseline(comm); /* alike on all ranks */
-    if (rc == RF_OK && !missing) {
-        *w = rfi_worker_of(comm, channel);
-        rc = rfi_worker_shape(w, shape, &why);
-    }
+    rf_result rc = check(comm, channel, shape, wanted, plan, &why);
     rc = rfi_agree(comm, step, rc, &why, rfi_timeout_ms(comm), err);
-    return rc == RF_OK && missing ? RF_FALLBACK : rc;
+    if (rc == RF_OK)
+        rc = compare(comm, channel, shape, wanted, err);
+    if (rc != RF_OK)
+        return rc;
+    if (plan->fallback && !rfi_has_baseline(comm)) /* alike on all ranks */
+        return RF_FALLBACK;
+    *w = rfi_worker_of(comm, channel);
+    rc = rfi_worker_shape(w, shape, &why);
+    return rfi_agree(comm, step, rc, &why, rfi_timeout_ms(comm), err);
 }
 
 rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t seed, rf_error *err)
@@ -33,7 +65,8 @@ rf_result rf_verify(rf_comm *comm, int channel, const rf_shape *shape, uint64_t 
     rf_error why = {0};
     double ns;
     int wrong = 0;
-    rf_result rc = open_worker(comm, channel, shape, "verify", &w, &plan, err);
+    demand wanted = {.step = "verify", .seed = seed, .has_room = 1};
+    rf_result rc = open_worker(comm, channel, shape, &wanted, &w, &plan, err);
     if (rc == RF_OK) {
         const rf_variant *variant =
             plan.fallback ? &rfi_baseline : rfi_variant_by_name(comm, plan.variant);
@@ -79,7 +112,8 @@ rf_result rf_time(rf_comm *comm, int channel, const rf_shape *shape, uint32_t ca
 {
     rfi_worker w;
     rf_plan_info plan = {.fallback = 0};
-    rf_result rc = open_worker(comm, channel, shape, "time", &w, &plan, err);
+    demand wanted = {.step = "time", .calls = calls, .samples = n, .has_room = us || !n};
+    rf_result rc = open_worker(comm, channel, shape, &wanted, &w, &plan, err);
     if (rc == RF_OK)
         rc = rfi_worker_settle(&w, 1, err);
     for (size_t i = 0; i < n && rc == RF_OK; i++)

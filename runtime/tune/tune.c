@@ -12,12 +12,6 @@
 #define MAX_ROUNDS        1000u
 #define MAX_SHAPES        100000u
 
-/* What has to be equal on all ranks, in short. */
-typedef struct terms {
-    uint64_t channel, n, shapes, filter;
-    uint64_t budget_ms, rounds, flags, seed;
-} terms;
-
 static uint64_t digest_shapes(const rf_shape *shapes, size_t n)
 {
     uint64_t h = 0;
@@ -96,25 +90,21 @@ static rf_result read_options(const rf_comm *comm, const rf_tune_options *given,
     return RF_OK;
 }
 
-static rf_result check_terms(rf_comm *comm, const terms *mine, rf_error *err)
+static rf_result compare(const rfi_session *s, rf_error *err)
 {
-    static const char *const names[] = {"channel", "number of shapes", "shapes", "variant filter",
-                                        "budget",  "rounds",           "flags",  "seed"};
-    terms all[RF_MAX_WORLD];
-    rf_result rc = rfi_allgather(comm, "tune", mine, all, sizeof *mine, rfi_timeout_ms(comm), err);
-    if (rc != RF_OK)
-        return rc;
-    for (int r = 1; r < rf_comm_world(comm); r++) {
-        uint64_t a[sizeof names / sizeof *names], b[sizeof names / sizeof *names];
-        memcpy(a, &all[0], sizeof a);
-        memcpy(b, &all[r], sizeof b);
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            if (a[i] != b[i])
-                return rfi_fail(err, RF_E_MISMATCH, r, "tune",
-                                "the %s of rank %d differs from rank 0's (%llu, expected %llu)",
-                                names[i], r, (unsigned long long)b[i], (unsigned long long)a[i]);
-    }
-    return RF_OK;
+    const rf_tune_options *o = &s->options;
+    const char *filter = o->variant_filter;
+    const rfi_term terms[] = {
+        {"channel", (uint64_t)s->channel},
+        {"the number of shapes", s->n},
+        {"the digest of the shapes", digest_shapes(s->shapes, s->n)},
+        {"the digest of options.variant_filter", filter ? rfi_hash64(filter, strlen(filter)) : 0},
+        {"options.budget_ms", o->budget_ms},
+        {"options.rounds", o->rounds},
+        {"options.flags", o->flags},
+        {"options.seed", o->seed},
+    };
+    return rfi_same(s->comm, "tune", terms, sizeof terms / sizeof *terms, err);
 }
 
 static uint64_t fresh_seed(void)
@@ -138,12 +128,7 @@ rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
     rc = rfi_agree(comm, "tune", rc, &why, rfi_timeout_ms(comm), err);
     if (rc != RF_OK)
         return rc;
-    const char *filter = s.options.variant_filter;
-    terms mine = {(uint64_t)channel,        n,
-                  digest_shapes(shapes, n), filter ? rfi_hash64(filter, strlen(filter)) : 0,
-                  s.options.budget_ms,      s.options.rounds,
-                  s.options.flags,          s.options.seed};
-    rc = check_terms(comm, &mine, err);
+    rc = compare(&s, err);
     if (rc != RF_OK)
         return rc;
     if (!s.options.seed)

@@ -283,6 +283,26 @@ static void test_tune(void **state)
     assert_int_equal(rf_can_profile(comm), 0);
 }
 
+static void test_trials(void **state)
+{
+    (void)state;
+    const rf_shape good = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 1, 64};
+    const rf_shape bad = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 0, 64};
+    double us[2] = {-1, -1};
+    assert_refused(RF_E_ARG, rf_verify(NULL, 0, &good, 1, &err), "comm is NULL");
+    assert_refused(RF_E_ARG, rf_verify(comm, 0, NULL, 1, &err), "the shape");
+    assert_refused(RF_E_ARG, rf_verify(comm, 0, &bad, 1, &err), "the shape");
+    assert_refused(RF_E_CHANNEL, rf_verify(comm, 5, &good, 1, &err), "channel 5");
+    assert_refused(RF_E_ARG, rf_time(NULL, 0, &good, 1, us, 2, &err), "comm is NULL");
+    assert_refused(RF_E_ARG, rf_time(comm, 0, &bad, 1, us, 2, &err), "the shape");
+    assert_refused(RF_E_CHANNEL, rf_time(comm, -1, &good, 1, us, 2, &err), "channel -1");
+    assert_refused(RF_E_ARG, rf_time(comm, 0, &good, 1, NULL, 2, &err), "us is NULL");
+    assert_true(us[0] == -1 && us[1] == -1);
+    assert_int_equal(rf_time(comm, 0, &good, 1, NULL, 0, NULL), RF_OK);
+    assert_int_equal(rf_time(comm, 0, &good, 0, us, 2, NULL), RF_OK);
+    assert_true(us[0] >= 0 && us[1] >= 0);
+}
+
 /* ---- everything else ---- */
 
 static void test_channels(void **state)
@@ -439,18 +459,75 @@ static void test_collective_calls_that_differ(void **state)
     RANKS_ASSERT(ranks_run(3, shapes_differ, (void *)group_name(), NULL));
 }
 
+/* What one rank is asked differs from what the other is: said, and nothing has moved. */
+static void trials_differ(int rank, int world, void *arg)
+{
+    static const struct {
+        uint64_t hidden[2], seed[2];
+        int channel[2];
+        uint32_t calls[2];
+        size_t n[2];
+        const char *words;
+    } rows[] = {
+        {{64, 128}, {1, 1}, {0, 0}, {2, 2}, {2, 2}, "shape.hidden is 128 on rank 1, 64 on rank 0"},
+        {{64, 64}, {1, 1}, {0, 1}, {2, 2}, {2, 2}, "channel is 1 on rank 1"},
+        {{64, 64}, {1, 7}, {0, 0}, {2, 2}, {2, 2}, "seed is 7 on rank 1"},
+        {{64, 64}, {1, 1}, {0, 0}, {2, 3}, {2, 2}, "calls is 3 on rank 1"},
+        {{64, 64}, {1, 1}, {0, 0}, {2, 2}, {2, 1}, "n is 1 on rank 1"},
+    };
+    rf_config config = group_config();
+    config.channels = 2;
+    rf_comm *c = group_create(arg, &config, rank, world);
+    int second;
+    double us[2];
+    rf_error err = {0};
+    rf_result result = rf_channel_open(c, "second", &second, &err);
+    RANK_CHECK(!result, "%s", err.text);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rf_shape shape = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 1, rows[i].hidden[rank]};
+        result = rows[i].seed[0] != rows[i].seed[1]
+                     ? rf_verify(c, rows[i].channel[rank], &shape, rows[i].seed[rank], &err)
+                     : rf_time(c, rows[i].channel[rank], &shape, rows[i].calls[rank], us,
+                               rows[i].n[rank], &err);
+        RANK_CHECK(result == RF_E_MISMATCH && strstr(err.text, rows[i].words), "%d: %s",
+                   (int)result, err.text);
+    }
+    rf_shape shape = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 1, 64};
+    result = rf_time(c, 0, &shape, 2, rank == 1 ? NULL : us, 2, &err);
+    RANK_CHECK(result == RF_E_ARG && strstr(err.text, "rank 1: us is NULL"), "%d: %s", (int)result,
+               err.text);
+    group_call(c, 0, NULL, 0, RF_F32, 1000, 1, 0, 0);
+    group_close(c);
+}
+
+static void test_trials_that_differ(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, trials_differ, (void *)group_name(), NULL));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_teardown(name, still_works)
     const struct CMUnitTest tests[] = {
-        TEST(test_all_reduce), TEST(test_what_all_reduce_takes),
-        TEST(test_create),     TEST(test_configs),
-        TEST(test_disabled),   TEST(test_cuda_without_a_driver),
-        TEST(test_shapes),     TEST(test_tune),
-        TEST(test_channels),   TEST(test_queries),
-        TEST(test_ends),       TEST(test_streams),
-        TEST(test_bootstraps), TEST(test_stores),
-        TEST(test_oracle),     cmocka_unit_test(test_collective_calls_that_differ),
+        TEST(test_all_reduce),
+        TEST(test_what_all_reduce_takes),
+        TEST(test_create),
+        TEST(test_configs),
+        TEST(test_disabled),
+        TEST(test_cuda_without_a_driver),
+        TEST(test_shapes),
+        TEST(test_tune),
+        TEST(test_channels),
+        TEST(test_queries),
+        TEST(test_ends),
+        TEST(test_streams),
+        TEST(test_bootstraps),
+        TEST(test_stores),
+        TEST(test_oracle),
+        TEST(test_trials),
+        cmocka_unit_test(test_collective_calls_that_differ),
+        cmocka_unit_test(test_trials_that_differ),
     };
     return cmocka_run_group_tests_name("arguments", tests, open_comm, close_comm);
 }

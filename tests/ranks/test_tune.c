@@ -577,7 +577,7 @@ static void mismatch(int rank, int world, void *arg)
     o.rounds += rank;
     rf_result rc = rf_tune(c.comm, 0, &small, 1, &o, NULL, &err);
     RANK_CHECK(rc == RF_E_MISMATCH, "%s", rf_strerror(rc));
-    RANK_CHECK(strstr(err.text, "rounds of rank 1") != NULL, "%s", err.text);
+    RANK_CHECK(strstr(err.text, "options.rounds is 4 on rank 1, 3") != NULL, "%s", err.text);
     RANK_CHECK(!rf_can_profile(c.comm), "still open");
     o = options("kernel_good");
     tune(&c, &small, 1, &o); /* nothing is out of step */
