@@ -194,11 +194,7 @@ static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
     d->rank = group->rank;
     d->world = group->world;
     memcpy(d->place, group->place, sizeof d->place);
-    rfi_cuda_links(d);
-    d->caps.hw_text = d->hw_text = rfi_cuda_hw_text(d);
-    d->caps.env_text = d->env_text = rfi_cuda_env_text(d);
-    d->kib_clocks = rfi_cuda_kib_clocks(d);
-    if (!d->hw_text || !d->env_text)
+    if (!rfi_cuda_describe(d))
         return rfi_fail(err, RF_E_MEMORY, d->rank, "identity", "no memory");
     return rfi_group_watch(group, d->fd, err);
 }

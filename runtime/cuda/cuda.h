@@ -64,15 +64,12 @@ rf_result rfi_cuda_fail(const rfi_device *d, rf_error *err, const char *step, co
 /* Waits for the own stream, at most `timeout_ms`. */
 CUresult rfi_cuda_wait(const rfi_device *d, uint32_t timeout_ms);
 
-/* facts.c. The places of all ranks are known. Fills caps.distance. */
-void rfi_cuda_links(rfi_device *d);
-/* Allocated texts, NULL without memory; behind the links. */
-char *rfi_cuda_hw_text(const rfi_device *d);
-char *rfi_cuda_env_text(const rfi_device *d);
+/* facts.c. Once the places of all ranks are known: fills caps.distance, the texts and kib_clocks. 0
+ * = no memory. */
+int rfi_cuda_describe(rfi_device *d);
 int rfi_cuda_node(const char *bus); /* of NUMA; -1 = unknown */
-/* rf_params.kib_clocks of this device; of a link as sysfs tells it ("32.0 GT/s PCIe", "16") and an
- * SM's clock: pure. */
-uint32_t rfi_cuda_kib_clocks(const rfi_device *d);
+/* rf_params.kib_clocks, of a link as sysfs tells it ("32.0 GT/s PCIe", "16") and an SM's clock:
+ * pure. */
 uint32_t rfi_cuda_link_clocks(const char *speed, const char *width, int khz);
 /* What two devices share on their way, by their real paths in sysfs: "switch", "root" (complex), or
  * NULL. Pure. */

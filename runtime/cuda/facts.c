@@ -37,8 +37,13 @@ static const char *pci_fact(const char *bus, const char *name, char *buf, size_t
     return line_of(path, buf, size);
 }
 
-/* Of the link: the lesser of what the device and the slot can do. */
-static const char *link_fact(const char *bus, const char *name, char *buf, size_t size)
+/* Of the link to the host, as sysfs tells it: "32.0 GT/s PCIe", "16", or "unknown". */
+typedef struct pcie {
+    char speed[64], width[64];
+} pcie;
+
+/* The lesser of what the device and the slot can do. */
+static void link_fact(const char *bus, const char *name, char *buf, size_t size)
 {
     char above[64], path[64];
     snprintf(path, sizeof path, "../%s", name);
@@ -47,7 +52,16 @@ static const char *link_fact(const char *bus, const char *name, char *buf, size_
     double slot = strtod(above, NULL);
     if (slot > 0 && slot < strtod(buf, NULL))
         snprintf(buf, size, "%s", above);
-    return *buf ? buf : "unknown";
+    if (!*buf)
+        snprintf(buf, size, "unknown");
+}
+
+static pcie pcie_of(const char *bus)
+{
+    pcie slot;
+    link_fact(bus, "max_link_speed", slot.speed, sizeof slot.speed);
+    link_fact(bus, "max_link_width", slot.width, sizeof slot.width);
+    return slot;
 }
 
 int rfi_cuda_node(const char *bus)
@@ -67,14 +81,11 @@ uint32_t rfi_cuda_link_clocks(const char *speed, const char *width, int khz)
     return clocks < 1e5 ? (uint32_t)clocks : 0;
 }
 
-uint32_t rfi_cuda_kib_clocks(const rfi_device *d)
+static uint32_t kib_clocks(const rfi_device *d, const pcie *slot)
 {
-    char speed[64], width[32];
     int khz = 0;
     d->driver->cuDeviceGetAttribute(&khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, d->ordinal);
-    return rfi_cuda_link_clocks(link_fact(d->caps.place, "max_link_speed", speed, sizeof speed),
-                                link_fact(d->caps.place, "max_link_width", width, sizeof width),
-                                khz);
+    return rfi_cuda_link_clocks(slot->speed, slot->width, khz);
 }
 
 const char *rfi_cuda_route(const char *a, const char *b)
@@ -119,12 +130,6 @@ static link link_to(const rfi_device *d, const char *other)
     return rfi_cuda_node(own) == rfi_cuda_node(other) ? NODE : SYSTEM;
 }
 
-void rfi_cuda_links(rfi_device *d)
-{
-    for (int r = 0; r < d->world; r++)
-        d->caps.distance[r] = (uint8_t)link_to(d, d->place[r]);
-}
-
 /* Nodes count in the order of the ranks: which of two equal sockets is meant does not matter. */
 static int node_index(const rfi_device *d)
 {
@@ -143,9 +148,9 @@ static int node_index(const rfi_device *d)
 
 /* ---- texts ---- */
 
-char *rfi_cuda_hw_text(const rfi_device *d)
+static char *hw_text(const rfi_device *d, const pcie *slot)
 {
-    char model[128] = "", width[32], speed[64], links[RF_MAX_WORLD * 16] = "", *text = NULL;
+    char model[128] = "", links[RF_MAX_WORLD * 16] = "", *text = NULL;
     size_t bytes = 0, used = 0;
     d->driver->cuDeviceGetName(model, sizeof model, d->ordinal);
     d->driver->cuDeviceTotalMem(&bytes, d->ordinal);
@@ -153,14 +158,12 @@ char *rfi_cuda_hw_text(const rfi_device *d)
         used += (size_t)snprintf(links + used, sizeof links - used, "%s%s", r ? "," : "",
                                  r == d->rank ? "-" : link_text[d->caps.distance[r]]);
     int n = asprintf(&text, "gpu=%s\nsms=%u\nmemory_gib=%zu\npcie=%s x%s\nnode=%d\nlinks=%s\n",
-                     model, d->caps.max_grid, (bytes + (1u << 29)) >> 30,
-                     link_fact(d->caps.place, "max_link_speed", speed, sizeof speed),
-                     link_fact(d->caps.place, "max_link_width", width, sizeof width), node_index(d),
-                     links);
+                     model, d->caps.max_grid, (bytes + (1u << 29)) >> 30, slot->speed, slot->width,
+                     node_index(d), links);
     return n < 0 ? NULL : text;
 }
 
-char *rfi_cuda_env_text(const rfi_device *d)
+static char *env_text(const rfi_device *d)
 {
     char *text = NULL, driver[64];
     struct utsname kernel;
@@ -170,4 +173,15 @@ char *rfi_cuda_env_text(const rfi_device *d)
                      d->driver->version % 1000 / 10,
                      line_of("/sys/module/nvidia/version", driver, sizeof driver), kernel.release);
     return n < 0 ? NULL : text;
+}
+
+int rfi_cuda_describe(rfi_device *d)
+{
+    const pcie slot = pcie_of(d->caps.place);
+    for (int r = 0; r < d->world; r++)
+        d->caps.distance[r] = (uint8_t)link_to(d, d->place[r]);
+    d->caps.hw_text = d->hw_text = hw_text(d, &slot);
+    d->caps.env_text = d->env_text = env_text(d);
+    d->kib_clocks = kib_clocks(d, &slot);
+    return d->hw_text && d->env_text;
 }

@@ -1,6 +1,7 @@
 /* Host memory of the cuda backend over a driver of our own: registered once in a process, given
  * back by its last user, nothing left behind when the driver refuses; and verdicts that peers leave
  * there. */
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -558,18 +559,79 @@ static CUresult no_such_device(CUdevice *device, const char *bus)
     return 100;
 }
 
-/* A GPU that is shared is nearest; of one that nobody can look up nobody knows. */
-static void distances_of_devices(void **state)
+static CUresult model(char *name, int size, CUdevice device)
+{
+    (void)device;
+    snprintf(name, (size_t)size, "Imaginary");
+    return CUDA_SUCCESS;
+}
+
+static CUresult memory(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    *bytes = (size_t)139 << 30;
+    return CUDA_SUCCESS;
+}
+
+static CUresult attribute(int *value, int which, CUdevice device)
+{
+    (void)device;
+    assert_int_equal(which, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+    *value = 1980000;
+    return CUDA_SUCCESS;
+}
+
+/* What sysfs says of the link of the device below, and how often it was asked. */
+static struct {
+    const char *path, *text;
+    int reads;
+} sysfs[] = {
+    {"/sys/bus/pci/devices/ffff:ff:1e.7/max_link_speed", "32.0 GT/s PCIe\n", 0},
+    {"/sys/bus/pci/devices/ffff:ff:1e.7/../max_link_speed", "16.0 GT/s PCIe\n", 0},
+    {"/sys/bus/pci/devices/ffff:ff:1e.7/max_link_width", "8\n", 0},
+    {"/sys/bus/pci/devices/ffff:ff:1e.7/../max_link_width", "16\n", 0},
+};
+#define N_SYSFS (sizeof sysfs / sizeof *sysfs)
+
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+
+FILE *__wrap_fopen(const char *path, const char *mode)
+{
+    for (size_t i = 0; i < N_SYSFS; i++)
+        if (!strcmp(path, sysfs[i].path)) {
+            sysfs[i].reads++;
+            return fmemopen((void *)(uintptr_t)sysfs[i].text, strlen(sysfs[i].text), "r");
+        }
+    return __real_fopen(path, mode);
+}
+
+/* A GPU that is shared is nearest; of one that nobody can look up nobody knows. The link is what
+ * the device and the slot both can do, and sysfs is slow enough to be asked once. */
+static void facts_of_a_device(void **state)
 {
     (void)state;
-    const rfi_driver asked = {.cuDeviceGetByPCIBusId = no_such_device};
-    rfi_device d = {.driver = &asked, .rank = 1, .world = 3};
+    const rfi_driver asked = {.version = 12040,
+                              .cuDeviceGetByPCIBusId = no_such_device,
+                              .cuDeviceGetName = model,
+                              .cuDeviceTotalMem = memory,
+                              .cuDeviceGetAttribute = attribute};
+    rfi_device d = {.driver = &asked, .rank = 1, .world = 3, .caps.max_grid = 132};
     snprintf(d.place[0], sizeof d.place[0], "ffff:ff:1f.7");
     snprintf(d.place[1], sizeof d.place[1], "ffff:ff:1e.7");
     snprintf(d.place[2], sizeof d.place[2], "ffff:ff:1e.7");
-    rfi_cuda_links(&d);
+    memcpy(d.caps.place, d.place[1], sizeof d.caps.place);
+    assert_int_equal(rfi_cuda_describe(&d), 1);
     assert_int_equal(d.caps.distance[0], 0);
     assert_int_equal(d.caps.distance[2], 1);
+    assert_string_equal(d.caps.hw_text, "gpu=Imaginary\nsms=132\nmemory_gib=139\n"
+                                        "pcie=16.0 GT/s PCIe x8\nnode=0\nlinks=unknown,-,same\n");
+    assert_int_equal(strncmp(d.caps.env_text, "cuda=12.4\ndriver=", 17), 0);
+    assert_int_equal(d.kib_clocks, 126);
+    for (size_t i = 0; i < N_SYSFS; i++)
+        assert_int_equal(sysfs[i].reads, 1);
+    free(d.hw_text);
+    free(d.env_text);
 }
 
 static void routes_of_devices(void **state)
@@ -590,7 +652,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clocks_of_a_link),
         cmocka_unit_test(islands_have_room),
-        cmocka_unit_test(distances_of_devices),
+        cmocka_unit_test(facts_of_a_device),
         cmocka_unit_test(routes_of_devices),
         cmocka_unit_test_setup(both_ends_see_one_memory, setup),
         cmocka_unit_test_setup(threads_register_once_and_the_last_ends_it, setup),
