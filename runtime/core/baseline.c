@@ -60,7 +60,8 @@ rf_result rf_comm_baseline(rf_comm *comm, const rf_baseline *baseline, rf_error 
 /* ---- NCCL ---- */
 
 /* What of it is used, by its own names: X(name, (parameters)). All return ncclResult_t, 0 = done.
- */
+ * Not the list of the shim (nccl/nccl.h), which has ten times as many, each with a stand-in where
+ * the library is older: here both are needed, and the core knows nothing of the shim. */
 #define NCCL_LIST(X)                                                                               \
     X(ncclGetVersion, (int *version))                                                              \
     X(ncclAllReduce,                                                                               \
