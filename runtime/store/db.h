@@ -141,7 +141,7 @@ rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access acces
  * left alone, whatever it is. A link that leads nowhere is an error. */
 rf_result rfi_db_create(const char *path, rf_error *err);
 void rfi_db_close(rfi_db *db);
-/* $RANKFOLD_DB, or the file in the user's state folder. */
+/* $RANKFOLD_DB, or the file in the user's state folder; empty on failure. */
 rf_result rfi_db_default_path(char out[RFI_DB_PATH], rf_error *err);
 /* Protections for a connection to a file that somebody else may have written. */
 void rfi_db_protect(sqlite3 *handle);

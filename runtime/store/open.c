@@ -171,11 +171,14 @@ rf_result rfi_db_default_path(char out[RFI_DB_PATH], rf_error *err)
         if (!places[i].base || !*places[i].base || (i == 1 && *places[i].base != '/'))
             continue; /* a relative XDG path is to be ignored, says its specification */
         if ((size_t)snprintf(out, RFI_DB_PATH, "%s%s", places[i].base, places[i].rest) >=
-            RFI_DB_PATH)
+            RFI_DB_PATH) {
+            out[0] = '\0';
             return rfi_fail(err, RF_E_DB, -1, "database", "path is longer than %d bytes: %.60s...",
                             RFI_DB_PATH - 1, places[i].base);
+        }
         return RF_OK;
     }
+    out[0] = '\0';
     return rfi_fail(err, RF_E_DB_ABSENT, -1, "database",
                     "no place for a database: neither RANKFOLD_DB nor HOME is set");
 }

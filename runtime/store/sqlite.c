@@ -408,13 +408,15 @@ static rf_result writable(sqlite_store *s, rf_error *err)
         return rfi_fail(err, RF_E_DB_READONLY, -1, "database", "the store was opened for reading");
     if (l->db.handle && rfi_db_moved(&l->db))
         rfi_db_close(&l->db); /* to be opened, or made, anew */
+    if (!l->db.path[0])       /* there is no place for it */
+        return rfi_fail(err, l->error.code, -1, "database", "%s", l->error.text);
     if (!l->db.handle) {
         rf_result result = l->error.code == RF_OK || l->error.code == RF_E_DB_ABSENT
                                ? rfi_db_create(l->db.path, err)
                                : RF_OK;
         if (result)
             return result;
-        if (!l->db.path[0] || open_layer(s, l, WAIT_WRITE_MS) != RF_OK)
+        if (open_layer(s, l, WAIT_WRITE_MS) != RF_OK)
             return rfi_fail(err, l->error.code, -1, "database", "%s", l->error.text);
     }
     if (sqlite3_db_readonly(l->db.handle, "main"))
@@ -437,8 +439,7 @@ static rf_result begin(rf_store *base, const rfi_campaign *c, rf_error *err)
     sqlite_store *s = self(base);
     unsigned char id[16];
     char campaign[RFI_HEX], hw[RFI_HEX], env[RFI_HEX], now[RFI_UTC];
-    if (s->campaign[0])
-        return rfi_fail(err, RF_E_ARG, -1, "database", "a campaign is open already");
+    s->campaign[0] = '\0'; /* what an error cut short stays open in the file, as if killed */
     if (!is_hash_of(c->hw) || !is_hash_of(c->env))
         return rfi_fail(err, RF_E_ARG, -1, "database", "a fingerprint is not the hash of its text");
     const char *admits = rfi_name(RFI_ADMITS, c->admits);
@@ -710,7 +711,9 @@ static const rfi_store_vtable vtable = {
 
 static void set_path(layer *l, const char *path)
 {
-    if (strlen(path) < sizeof l->db.path)
+    if (!*path)
+        rfi_fail(&l->error, RF_E_DB, -1, "database", "the path is empty");
+    else if (strlen(path) < sizeof l->db.path)
         memcpy(l->db.path, path, strlen(path) + 1);
     else
         rfi_fail(&l->error, RF_E_DB, -1, "database", "path is longer than %d bytes: %.60s...",

@@ -102,8 +102,8 @@ typedef struct rfi_store_vtable {
      * counts for the next finish_shape without being recorded again. */
     int (*measured)(rf_store *s, const rfi_key *key, const rf_variant *variant, uint32_t grid,
                     rfi_measurement *out);
-    /* Opens a campaign; it gets 128 random bits as id. One at a time per store. Creates the
-     * database if there is none. Errors: E_DB_*: the file cannot be written, and says why. */
+    /* Opens a campaign; it gets 128 random bits as id. One at a time per store: one that an error
+     * kept from its end stays as if killed. Creates the database if there is none. Errors: E_DB_*: the file cannot be written, and says why. */
     rf_result (*begin)(rf_store *s, const rfi_campaign *campaign, rf_error *err);
     /* Appends facts: one short BEGIN IMMEDIATE transaction, all or none. */
     rf_result (*record)(rf_store *s, const rfi_measurement *m, size_t n, rf_error *err);

@@ -560,9 +560,50 @@ static void wrong_order_of_calls_is_refused(void **state)
     assert_int_equal(f->store->v->finish_shape(f->store, &key, &err), RF_E_ARG);
     assert_int_equal(f->store->v->end(f->store, &err), RF_E_ARG);
     MUST(facts_begin(f->store, &f->here, &why));
-    assert_int_equal(facts_begin(f->store, &f->here, &err), RF_E_ARG);
     m.median_ns = 0;
     assert_int_equal(f->store->v->record(f->store, &m, 1, &err), RF_E_ARG);
+}
+
+/* A session that failed has left its campaign open: the next one of the same store begins its own.
+ */
+static void a_campaign_cut_short_is_no_obstacle(void **state)
+{
+    fixture *f = *state;
+    rf_error err = {0};
+    MUST(facts_begin(f->store, &f->here, &why));
+    assert_int_equal(facts_begin(f->store, &f->here, &err), RF_OK);
+    MUST(f->store->v->end(f->store, &why));
+    assert_int_equal(f->store->v->end(f->store, &err), RF_E_ARG);
+}
+
+static rf_result begin_without_a_place(const char *path, rf_error *err, const fixture *f)
+{
+    rf_store *store;
+    MUST(rf_store_open(path, NULL, 0, &store, &why));
+    rf_result result = facts_begin(store, &f->here, err);
+    rf_store_close(store);
+    return result;
+}
+
+static void no_place_for_a_file_is_said(void **state)
+{
+    rf_error err = {0};
+    assert_int_equal(begin_without_a_place("", &err, *state), RF_E_DB);
+    assert_non_null(strstr(err.text, "the path is empty"));
+    static const char *const names[] = {"RANKFOLD_DB", "XDG_STATE_HOME", "HOME"};
+    char *kept[3];
+    for (int i = 0; i < 3; i++) {
+        kept[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
+        unsetenv(names[i]);
+    }
+    rf_result result = begin_without_a_place(NULL, &err, *state);
+    for (int i = 0; i < 3; i++) {
+        if (kept[i])
+            setenv(names[i], kept[i], 1);
+        free(kept[i]);
+    }
+    assert_int_equal(result, RF_E_DB_ABSENT);
+    assert_non_null(strstr(err.text, "neither RANKFOLD_DB nor HOME is set"));
 }
 
 int main(void)
@@ -603,6 +644,8 @@ int main(void)
         FACT(the_folder_and_the_file_are_private),
         FACT(a_store_for_reading_refuses_to_write),
         FACT(the_shipped_file_is_the_lowest_rung),
+        FACT(a_campaign_cut_short_is_no_obstacle),
+        FACT(no_place_for_a_file_is_said),
         FACT(wrong_order_of_calls_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
