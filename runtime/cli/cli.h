@@ -21,11 +21,14 @@ int rf_cli_db(int argc, char **argv);
 
 /* ---- options (options.c) ---- */
 
+#define RF_CLI_MOST_ROUNDS 1000
+
 typedef enum rf_cli_kind {
     RF_CLI_FLAG,    /* int *: 1 when given */
     RF_CLI_TEXT,    /* const char ** */
     RF_CLI_NUMBER,  /* uint64_t *: a whole decimal number from 1 */
-    RF_CLI_TIME,    /* uint32_t *, in milliseconds: 90, 90s, 500ms, 2m */
+    RF_CLI_ROUNDS,  /* uint32_t *: 1 to RF_CLI_MOST_ROUNDS */
+    RF_CLI_TIME,    /* uint32_t *, in milliseconds, from 1: 90, 90s, 500ms, 2m */
     RF_CLI_BACKEND, /* rf_backend_kind *: cpu, cuda */
     RF_CLI_ADMIT    /* uint32_t *: flags of rf_config that admit tactics, a list of their names */
 } rf_cli_kind;

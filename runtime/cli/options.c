@@ -38,6 +38,15 @@ static int number(const char *text, uint64_t *out)
     return *end == 0 && n > 0 && n < UINT64_MAX;
 }
 
+static int rounds(const char *text, uint32_t *out)
+{
+    uint64_t n;
+    if (!number(text, &n) || n > RF_CLI_MOST_ROUNDS)
+        return 0;
+    *out = (uint32_t)n;
+    return 1;
+}
+
 static int milliseconds(const char *text, uint32_t *out)
 {
     static const struct {
@@ -45,11 +54,13 @@ static int milliseconds(const char *text, uint32_t *out)
         double ms;
     } units[] = {{"", 1e3}, {"s", 1e3}, {"ms", 1}, {"m", 60e3}, {"h", 3600e3}};
     char *end;
-    if (*text < '0' || *text > '9')
-        return 0;
+    size_t digits = strspn(text, "0123456789.");
     double n = strtod(text, &end);
+    if (!digits || end != text + digits)
+        return 0;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (strcmp(end, units[i].unit) == 0 && n * units[i].ms < UINT32_MAX) {
+        if (strcmp(end, units[i].unit) == 0 && n * units[i].ms >= 1 &&
+            n * units[i].ms < UINT32_MAX) {
             *out = (uint32_t)(n * units[i].ms);
             return 1;
         }
@@ -101,6 +112,8 @@ static int store(const rf_cli_option *o, const char *text)
         return 1;
     case RF_CLI_NUMBER:
         return number(text, o->into);
+    case RF_CLI_ROUNDS:
+        return rounds(text, o->into);
     case RF_CLI_TIME:
         return milliseconds(text, o->into);
     case RF_CLI_BACKEND:
@@ -120,6 +133,7 @@ static int usage(const rf_cli_syntax *s)
 int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
 {
     static const char *const expected[] = {[RF_CLI_NUMBER] = "a whole number from 1",
+                                           [RF_CLI_ROUNDS] = "a whole number from 1 to 1000",
                                            [RF_CLI_TIME] = "a time such as 90, 500ms or 2m",
                                            [RF_CLI_BACKEND] = "cpu or cuda",
                                            [RF_CLI_ADMIT] = "a list of reassoc, lossy, dependent"};

@@ -424,12 +424,25 @@ static rf_result make_folder(report *r)
     return fail(r, "a temporary folder");
 }
 
+/* A page takes the place of a file, never that of a device, a pipe or a link. */
+static int is_taken(const char *target)
+{
+    struct stat there;
+    return lstat(target, &there) == 0 && !S_ISREG(there.st_mode);
+}
+
 /* Written beside the target and renamed, so that a failure leaves no half page. */
 static rf_result write_report(report *r, const char *target)
 {
     char partial[4200];
     snprintf(partial, sizeof partial, "%s.partial", target);
-    r->page = fopen(partial, "we");
+    if (is_taken(target)) {
+        r->err.code = RF_E_SYSTEM;
+        snprintf(r->err.text, sizeof r->err.text, "%.300s is there, and is no plain file", target);
+        return r->rc = r->err.code;
+    }
+    unlink(partial); /* of a report that was killed */
+    r->page = fopen(partial, "wxe");
     if (!r->page)
         return fail(r, partial);
     write_page(r);

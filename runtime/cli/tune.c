@@ -93,7 +93,7 @@ static int rank(const rf_bootstrap *boot, void *ctx)
 int rf_cli_tune(int argc, char **argv)
 {
     job j = {.options = RF_TUNE_OPTIONS_INIT};
-    uint64_t n = 0, rounds = 0;
+    uint64_t n = 0;
     int force = 0, rest;
     const rf_cli_option options[] = {
         RF_CLI_WORLD_OPTION(&n),
@@ -103,7 +103,7 @@ int rf_cli_tune(int argc, char **argv)
         RF_CLI_SHAPE_OPTIONS(&j.shapes),
         {"budget", 'b', "TIME", RF_CLI_TIME, &j.options.budget_ms,
          "for the whole session: 90, 500ms, 2m (default 60)"},
-        {"rounds", 0, "N", RF_CLI_NUMBER, &rounds, "interleaved rounds (default 7)"},
+        {"rounds", 0, "N", RF_CLI_ROUNDS, &j.options.rounds, "interleaved rounds (default 7)"},
         {"variants", 0, "GLOB", RF_CLI_TEXT, &j.options.variant_filter,
          "only variants whose name matches"},
         {"seed", 0, "N", RF_CLI_NUMBER, &j.options.seed, "order and data (default: random)"},
@@ -120,7 +120,6 @@ int rf_cli_tune(int argc, char **argv)
     if (code < 0)
         code = rf_cli_shapes_read(&j.shapes);
     if (code == RF_CLI_OK && j.shapes.n) {
-        j.options.rounds = rounds > 1000 ? 1000 : (uint32_t)rounds;
         j.options.flags = force ? RF_TUNE_FORCE : 0;
         code = rf_cli_world(n, rank, &j);
     }

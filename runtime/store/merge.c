@@ -1,6 +1,7 @@
 /* Union of two files by natural key. Rows travel from one connection to the other, value by value:
  * the other file's schema is only ever read from. */
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/group.h"
 #include "store/maintain.h"
@@ -138,9 +139,20 @@ static rf_result move_table(rfi_db *into, rfi_db *from, const rfi_table *table, 
     return result;
 }
 
+static int is_same_file(const rfi_db *a, const rfi_db *b)
+{
+    struct stat of_a, of_b;
+    return !stat(a->path, &of_a) && !stat(b->path, &of_b) && of_a.st_dev == of_b.st_dev &&
+           of_a.st_ino == of_b.st_ino;
+}
+
 rf_result rfi_db_merge(rfi_db *into, rfi_db *from, uint64_t *added, rf_error *err)
 {
     uint64_t changed = 0, rows = 0, new_rows = 0;
+    if (is_same_file(into, from)) { /* nothing new, and one of the two would wait for the other */
+        *added = 0;
+        return RF_OK;
+    }
     int rc = sqlite3_exec(from->handle, "BEGIN", NULL, NULL, NULL); /* one state of it */
     if (rc)
         return rfi_db_fail(from->handle, from->path, rc, "read", err);

@@ -101,6 +101,8 @@ rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_erro
         rfi_candidates(s->comm, &s->shapes[shape], s->options.variant_filter, &list, &w.n, err);
     if (rc != RF_OK)
         return rc;
+    if (!w.n && s->options.variant_filter)
+        rfi_log(s->comm, 1, "tune: no variant for this matches '%.60s'", s->options.variant_filter);
     w.trials = calloc(w.n + 1, sizeof *w.trials);
     w.samples = calloc(w.n * s->options.rounds + 1, sizeof *w.samples);
     if (!w.trials || !w.samples) {
