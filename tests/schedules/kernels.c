@@ -59,8 +59,20 @@ ISLANDS(KERNEL, 4)
 ISLANDS(KERNEL, 6)
 ISLANDS(KERNEL, 8)
 
+#define all_reduce_os_waits(world) RF_STEP_ARRIVE
+#define all_reduce_ts_waits(world) RF_STEP_ANSWER
+#define all_reduce_il_waits(world) RF_STEP_RELAY
+#define all_reduce_pt_waits(world) (world)
+#define ring_os_waits(world)       RF_STEP_ARRIVE
+#define ring_ts_waits(world)       RF_STEP_ARRIVE
+#define all_reduce_os_family       RF_CONTROL_SLOTS
+#define all_reduce_ts_family       RF_CONTROL_SLOTS
+#define all_reduce_il_family       RF_CONTROL_SLOTS
+#define all_reduce_pt_family       RF_CONTROL_SLOTS
+#define ring_os_family             RF_CONTROL_RING
+#define ring_ts_family             RF_CONTROL_RING
 #define ROW(name, world, unroll, dependent, threads)                                               \
-    {name##_w##world##_u##unroll, threads, dependent},
+    {name##_w##world##_u##unroll, threads, unroll, dependent, name##_waits(world), name##_family},
 const kernel_table TABLE = {
     HOST,
     RF_SHARD_DTYPE,

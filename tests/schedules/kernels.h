@@ -10,8 +10,10 @@
 
 typedef struct kernel_row {
     machine_kernel kernel;
-    uint32_t threads;
+    uint32_t threads, unroll;
     int dependent;
+    uint32_t waits; /* most steps of a fault */
+    int family;     /* RF_CONTROL_* */
 } kernel_row;
 
 /* In a table: those of the slots, of the ring, and between peers two that send in turns and two of

@@ -20,9 +20,10 @@ typedef struct fibre {
     uint32_t thread, block;
     fibre_state state;
     int triggered;
-    int holds;     /* what it brought to the barrier, then what came out */
-    uint32_t came; /* to so many barriers */
-    uint64_t seen; /* stores of its block up to here lie before it */
+    int holds;         /* what it brought to the barrier, then what came out */
+    uint32_t came;     /* to so many barriers */
+    uint64_t seen;     /* stores of its block up to here lie before it */
+    uint64_t acquired; /* what had arrived by this step it will not read as it was before */
 } fibre;
 
 typedef struct kernel {
@@ -51,6 +52,12 @@ struct machine {
     size_t region_bytes;
     rf_control controls[RF_MAX_WORLD][RF_CONTROLS]; /* host transport */
     rf_page page[RF_MAX_WORLD];
+    uint32_t *before[RF_MAX_WORLD];  /* of the ring: each word before its last change, */
+    uint64_t *changed[RF_MAX_WORLD]; /* and the step of that */
+    uint64_t paused[RF_MAX_WORLD];
+    uint64_t abort_at;
+    uint32_t aborts;
+    int torn;
     kernel *first[RF_MAX_WORLD],
         *last[RF_MAX_WORLD]; /* streams; the first may be running, and the second */
     flight *flights;
@@ -97,6 +104,9 @@ machine *machine_create(const machine_config *config)
     m->region_bytes = config->host ? RF_HOST_REGION_BYTES(config->slot_bytes)
                                    : RF_PEER_REGION_BYTES(config->slot_bytes);
     for (uint32_t r = 0; r < config->world; r++) {
+        size_t words = (m->region_bytes - RF_RING_AT(config->slot_bytes)) / 4;
+        m->before[r] = calloc(words, sizeof *m->before[r]);
+        m->changed[r] = calloc(words, sizeof *m->changed[r]);
         m->region[r] = aligned_alloc(4096, (m->region_bytes + 4095) / 4096 * 4096);
         memset(m->region[r], 0, m->region_bytes);
         if (config->host) {
@@ -131,6 +141,8 @@ void machine_destroy(machine *m)
             kernel_free(k);
         }
         free(m->region[r]);
+        free(m->before[r]);
+        free(m->changed[r]);
     }
     free(m->flights);
     free(m);
@@ -149,7 +161,7 @@ void machine_launch(machine *m, uint32_t rank, machine_kernel entry, uint32_t gr
     k->params.rank = rank;
     k->params.grid = grid;
     k->params.slot_bytes = m->config.slot_bytes;
-    k->params.generation = 1;
+    k->params.kib_clocks = m->config.kib_clocks;
     k->params.deadline_ns = m->config.deadline;
     k->params.host_ctx = &m->page[rank];
     if (m->last[rank]) {
@@ -178,6 +190,7 @@ static void kernel_start(kernel *k)
     for (uint32_t i = 0; i < n; i++) {
         fibre *f = &k->fibres[i];
         f->kernel = k, f->thread = i % k->threads, f->block = i / k->threads;
+        f->acquired = running->steps;
         f->stack = malloc(STACK_BYTES);
         getcontext(&f->start);
         f->start.uc_stack.ss_sp = f->stack;
@@ -230,13 +243,16 @@ static void barrier_release(kernel *k, uint32_t block)
         return;
     }
     int holds = 0;
+    uint64_t acquired = 0;
     for (uint32_t i = 0; i < k->threads; i++) {
         holds |= f[i].state == AT_BARRIER && f[i].holds;
+        acquired = f[i].acquired > acquired ? f[i].acquired : acquired;
     }
     for (uint32_t i = 0; i < k->threads; i++) {
         f[i].state = f[i].state == AT_BARRIER ? RUNNABLE : f[i].state;
         f[i].holds = holds;
         f[i].seen = running->serial;
+        f[i].acquired = acquired;
     }
 }
 
@@ -255,6 +271,32 @@ static void fibre_run(machine *m, fibre *f)
     }
 }
 
+static int lies_in(const void *at, const void *from, size_t bytes)
+{
+    return (uintptr_t)at >= (uintptr_t)from && (uintptr_t)at < (uintptr_t)from + bytes;
+}
+
+/* Index of a word of rank's ring, -1: it is none. */
+static ptrdiff_t ring_word(const machine *m, uint32_t rank, const uint32_t *at)
+{
+    const unsigned char *ring = m->region[rank] + RF_RING_AT(m->config.slot_bytes);
+    const unsigned char *end = m->region[rank] + m->region_bytes;
+    return lies_in(at, ring, (size_t)(end - ring)) ? ((const unsigned char *)at - ring) / 4 : -1;
+}
+
+/* What the host has been told must not change, and be complete when it is told. */
+static void arrives(machine *m, const flight *f)
+{
+    ptrdiff_t word = ring_word(m, f->rank, f->at);
+    const rf_page *page = &m->page[f->rank];
+    m->torn |= lies_in(f->at, page, sizeof *page) && page->poison;
+    for (uint32_t i = 0; word >= 0 && i < f->words; i++) {
+        m->before[f->rank][word + i] = f->at[i];
+        m->changed[f->rank][word + i] = m->steps;
+    }
+    memcpy(f->at, f->word, f->words * sizeof *f->word);
+}
+
 static void deliver(machine *m, size_t i)
 {
     for (size_t j = 0; j < i; j++) { /* the oldest of this address goes first */
@@ -263,7 +305,7 @@ static void deliver(machine *m, size_t i)
         }
     }
     flight *f = &m->flights[i];
-    memcpy(f->at, f->word, f->words * sizeof *f->word);
+    arrives(m, f);
     if (f->kernel) {
         f->kernel->in_flight--;
     }
@@ -301,6 +343,9 @@ int machine_run(machine *m)
             for (uint32_t r = 0; r < m->config.world; r++) {
                 m->weight[r] = machine_random(m, 3) ? 64 : 1;
             }
+        }
+        if (m->steps == m->abort_at && m->abort_at) {
+            m->page[m->aborts].abort = 1;
         }
         uint32_t rank = machine_random(m, m->config.world), left = 0;
         for (uint32_t r = 0; r < m->config.world; r++) {
@@ -342,6 +387,22 @@ int machine_is_poisoned(const machine *m, uint32_t rank)
         n += control(m, rank)[i].poison != 0;
     }
     return n == RF_CONTROLS;
+}
+
+void machine_abort(machine *m, uint32_t rank, uint64_t step)
+{
+    m->aborts = rank;
+    m->abort_at = step;
+}
+
+int machine_is_torn(const machine *m)
+{
+    return m->torn;
+}
+
+uint64_t machine_paused(const machine *m, uint32_t rank)
+{
+    return m->paused[rank];
 }
 
 const rf_page *machine_page(const machine *m, uint32_t rank)
@@ -390,21 +451,28 @@ uint32_t machine_load_own(const uint32_t *at)
     return machine_load(at);
 }
 
-static int lies_in(const void *at, const void *from, size_t bytes)
-{
-    return (uintptr_t)at >= (uintptr_t)from && (uintptr_t)at < (uintptr_t)from + bytes;
-}
-
 /* Whose memory is it? The world, if it is the caller's, which has one reader. */
 static uint32_t owner_of(const machine *m, const void *at)
 {
     for (uint32_t r = 0; r < m->config.world; r++) {
         if (lies_in(at, m->region[r], m->region_bytes) ||
-            lies_in(at, m->controls[r], sizeof m->controls[r])) {
+            lies_in(at, m->controls[r], sizeof m->controls[r]) ||
+            lies_in(at, &m->page[r], sizeof m->page[r])) {
             return r;
         }
     }
     return m->config.world;
+}
+
+uint32_t machine_load_sys(const uint32_t *at)
+{
+    machine *m = running;
+    uint32_t rank = owner_of(m, at);
+    ptrdiff_t word = rank < m->config.world ? ring_word(m, rank, at) : -1;
+    if (word >= 0 && m->changed[rank][word] > m->current->acquired && machine_random(m, 2)) {
+        return m->before[rank][word];
+    }
+    return machine_load(at);
 }
 
 int machine_is_slot(const void *at)
@@ -483,6 +551,12 @@ void machine_fence(void)
             i++;
         }
     }
+    machine_acquire();
+}
+
+void machine_acquire(void)
+{
+    running->current->acquired = running->steps;
 }
 
 void machine_store_u64(void *at, uint64_t v)
@@ -516,12 +590,21 @@ void machine_wait(void)
         running->current->state = WAITING;
     }
     machine_step();
+    machine_acquire();
 }
 
 void machine_trigger(void)
 {
     running->current->triggered = 1;
     machine_step();
+}
+
+void machine_pause(uint32_t clocks)
+{
+    running->paused[running->current->kernel->rank] += clocks;
+    while (clocks--) {
+        machine_step();
+    }
 }
 
 uint64_t machine_time(void)

@@ -2,8 +2,9 @@
  * runs at a time, and a seeded scheduler decides at each access who goes on. Words stored to a
  * region linger and arrive one by one, in any order but that of one address; stores of a kernel to
  * its own region have arrived when the kernel ends, or when a thread fences that knows of them by a
- * barrier; stores to peers may take longer. Wide accesses are four words, but for those to slots of
- * host memory. The same seed gives the same run. */
+ * barrier; stores to peers may take longer. What has
+ * arrived in a ring after a thread last acquired, it may still read as it was before. Wide accesses
+ * are four words, but for those to slots of host memory. The same seed gives the same run. */
 #ifndef RANKFOLD_TESTS_MACHINE_H
 #define RANKFOLD_TESTS_MACHINE_H
 
@@ -41,6 +42,7 @@ typedef enum machine_flaw {
     FLAW_EARLY_FLAG,  /* ring: the announcer does not wait at barriers */
     FLAW_NO_TAG,      /* wire e12: the tag is always the same */
     FLAW_NO_UPKEEP,   /* wire e12: vectors that calls don't use keep their tags */
+    FLAW_NO_ACQUIRE,  /* ring: what is behind a flag is read as it may be */
     FLAW_WINDOW,      /* ring: one chunk fewer than it needs */
     FLAW_GROUPING     /* islands: one rank takes another for its partner */
 } machine_flaw;
@@ -53,6 +55,7 @@ typedef struct machine_config {
     uint64_t epoch;    /* first epoch of every region and family */
     uint32_t tag_mask; /* wire e12: bits of the tag */
     uint64_t deadline; /* in steps of the machine */
+    uint32_t kib_clocks;
     machine_flaw flaw;
 } machine_config;
 
@@ -60,17 +63,22 @@ typedef struct machine machine;
 
 machine *machine_create(const machine_config *config);
 void machine_destroy(machine *m);
-/* Appends a kernel to the rank's stream. `params` gets peers, rank, grid, slots and deadline from
- * the machine. */
+/* Appends a kernel to the rank's stream. `params` gets peers, rank, grid, slots, deadline and
+ * kib_clocks from the machine, whose control lines are of generation 1. */
 void machine_launch(machine *m, uint32_t rank, machine_kernel kernel, uint32_t grid,
                     uint32_t threads, int dependent, rf_params params);
 /* Runs all streams to their ends. 0, or -1: nothing moved for so long that it is a hang. */
 int machine_run(machine *m);
 uint32_t machine_random(machine *m, uint32_t below);
+/* The rank's host sets its abort word at that step. */
+void machine_abort(machine *m, uint32_t rank, uint64_t step);
 /* 1 = the region is as a new one but for its epoch. */
 int machine_region_is_clean(const machine *m, uint32_t rank);
 int machine_is_poisoned(const machine *m, uint32_t rank); /* in all of its control lines */
 const rf_page *machine_page(const machine *m, uint32_t rank);
+/* 1 = a host was told of a poison before its fault record was complete, or that changed later. */
+int machine_is_torn(const machine *m);
+uint64_t machine_paused(const machine *m, uint32_t rank); /* clocks, all threads together */
 
 /* ---- for the functions of cuda/ptx.cuh, from within a fibre ---- */
 uint32_t machine_thread(void);
@@ -78,6 +86,7 @@ uint32_t machine_block(void);
 uint32_t machine_grid(void);
 void machine_step(void); /* somebody else may run now */
 uint32_t machine_load(const uint32_t *at);
+uint32_t machine_load_sys(const uint32_t *at); /* or, of a ring, what was there before */
 uint32_t machine_load_own(const uint32_t *at); /* or what this thread stored last */
 int machine_is_slot(const void *at);
 void machine_store(uint32_t *at, uint32_t word);
@@ -88,8 +97,10 @@ void machine_store_now(uint32_t *at, uint32_t word);
 void machine_store_u64(void *at, uint64_t v);
 int machine_barrier(int holds); /* of the block; does it hold for any of its threads? */
 void machine_fence(void);
+void machine_acquire(void);
 void machine_wait(void);
 void machine_trigger(void);
+void machine_pause(uint32_t clocks);
 uint64_t machine_time(void);
 machine_flaw machine_flawed(void);
 uint32_t machine_slots(void);

@@ -25,6 +25,7 @@ typedef struct series {
     uint32_t runs, calls, count;
     uint64_t slot_bytes; /* 0: as calls need */
     uint32_t tag_mask;
+    uint32_t grid; /* most blocks */
     uint8_t worlds[8];
 } series;
 
@@ -38,28 +39,30 @@ typedef struct series {
         4, 4, 6, 4, 4, 6, 4, 8                                                                     \
     }
 static const series all_series[] = {
-    {"peer_f32", &kernels_peer_f32, 0, KERNELS_PEER, 4000, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"peer_bf16", &kernels_peer_bf16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"peer_f16", &kernels_peer_f16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"peer_nan", &kernels_peer_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"peer_ring", &kernels_peer_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS,
+    {"peer_f32", &kernels_peer_f32, 0, KERNELS_PEER, 4000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"peer_bf16", &kernels_peer_bf16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"peer_f16", &kernels_peer_f16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"peer_nan", &kernels_peer_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"peer_ring", &kernels_peer_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 3,
      MIXED},
     {"peer_turns", &kernels_peer_f32, KERNELS_SLOTS + KERNELS_RING, 2, 400, 7, COUNT, 0, ALL_TAGS,
-     MIXED},
-    {"islands_mixed", &kernels_peer_bf16, 0, KERNELS_PEER, 500, 7, COUNT, 0, ALL_TAGS, EVEN},
+     3, MIXED},
+    {"islands_mixed", &kernels_peer_bf16, 0, KERNELS_PEER, 500, 7, COUNT, 0, ALL_TAGS, 3, EVEN},
     /* the least room that there may be: world * (packs / (world / 2)) */
-    {"islands_f32", &kernels_peer_f32, KERNELS_ISLANDS, 2, 600, 7, COUNT, 1280, ALL_TAGS, EVEN},
-    {"islands_f16", &kernels_peer_f16, KERNELS_ISLANDS, 2, 300, 7, COUNT, 0, ALL_TAGS, EVEN},
+    {"islands_f32", &kernels_peer_f32, KERNELS_ISLANDS, 2, 600, 7, COUNT, 1280, ALL_TAGS, 3, EVEN},
+    {"islands_f16", &kernels_peer_f16, KERNELS_ISLANDS, 2, 300, 7, COUNT, 0, ALL_TAGS, 3, EVEN},
     /* mostly fewer packs than places in an island */
-    {"islands_few", &kernels_peer_bf16, 0, KERNELS_PEER, 500, 12, 12, 0, ALL_TAGS, EVEN},
-    {"host_f32", &kernels_host_f32, 0, KERNELS_HOST, 3000, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"host_bf16", &kernels_host_bf16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"host_f16", &kernels_host_f16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"host_e12", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, MIXED},
-    {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS,
+    {"islands_few", &kernels_peer_bf16, 0, KERNELS_PEER, 500, 12, 12, 0, ALL_TAGS, 3, EVEN},
+    {"host_f32", &kernels_host_f32, 0, KERNELS_HOST, 3000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"host_bf16", &kernels_host_bf16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"host_f16", &kernels_host_f16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"host_e12", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 3,
      MIXED},
     /* four vectors in a slot, tags that come round after 16 calls */
-    {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 15, MIXED},
+    {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 15, 3, MIXED},
+    /* one-shots of so many packs that they wait for the link: RF_SETTLE_KIB, 64 packs each */
+    {"host_settle", &kernels_host_f32, 0, 2, 40, 4, MAX_COUNT, 0, ALL_TAGS, 64, MIXED},
 };
 #define N_SERIES (sizeof all_series / sizeof *all_series)
 
@@ -70,9 +73,13 @@ typedef struct call {
     uint64_t count;
     uint32_t offset; /* of the tensors from where they would be aligned */
     int in_place;
+    uint32_t grid;
+    const kernel_row *row;
 } call;
 
 static call calls[MAX_CALLS];
+#define UNTOUCHED  0x55
+#define KIB_CLOCKS 3
 
 static unsigned char *result_of(call *c, uint32_t rank)
 {
@@ -89,6 +96,7 @@ static void call_fill(machine *m, call *c, const series *s, uint32_t world, cons
     c->count = 1 + machine_random(m, count);
     c->in_place = (int)machine_random(m, 2);
     c->offset = machine_random(m, 4) ? 0 : bytes;
+    memset(c->out, UNTOUCHED, sizeof c->out);
     for (uint32_t r = 0; r < world; r++) {
         for (uint64_t i = 0; i < c->count; i++) {
             float f = (float)(1 + machine_random(m, 1u << 20)) / 64;
@@ -128,79 +136,158 @@ static const kernel_row *pick(machine *m, const series *s, uint32_t world, uint3
     return row;
 }
 
-#define NOBODY RF_MAX_WORLD
+/* What goes wrong with one rank, from some call on. */
+typedef enum trouble {
+    TROUBLE_NONE,
+    TROUBLE_AWAY,  /* it does not launch */
+    TROUBLE_ABORT, /* and the next one is aborted before the deadline */
+    TROUBLE_STALE  /* it launches with the params of another generation */
+} trouble;
 
-/* Has everybody else been told that `absent` did not come? */
-static int is_blamed(const machine *m, uint32_t world, uint32_t absent)
+#define LATER 400000 /* steps in which all have come as far as they get */
+
+/* Is this what rank r has to say of `call`, in which its culprit failed? Who is told by another of
+ * its own threads may be the first to say it. */
+static int is_record(const machine *m, uint32_t r, const call *c, uint64_t sequence, uint32_t code,
+                     uint32_t culprit)
 {
+    const rf_page *page = machine_page(m, r);
+    const rf_fault *f = &page->fault;
+    uint32_t poison = RF_POISON(culprit, code);
+    uint64_t limit = LATER + (f->step - RF_STEP_ARRIVE) * (LATER / 8);
+    int told = f->expected == 0 && f->found == poison, waited = f->step >= RF_STEP_ARRIVE;
+    if (page->poison != poison || !machine_is_poisoned(m, r) || f->code != code ||
+        f->culprit != culprit || f->step > c->row->waits) {
+        return 0;
+    }
+    switch (code) {
+    case RF_FAULT_DEADLINE:
+        return f->sequence == sequence &&
+               (told || (waited && f->expected == limit && f->found > limit));
+    case RF_FAULT_ABORT:
+        return f->sequence == sequence &&
+               (told || (waited && r == culprit && f->expected == 0 && f->found == 0));
+    default: /* a generation: may come so soon that it ends the call before, too */
+        return told || (r == culprit && f->sequence == sequence && !waited && f->expected == 1 &&
+                        f->found == 2);
+    }
+}
+
+/* Has everybody who was there been told so? */
+static int is_blamed(const machine *m, uint32_t world, uint32_t absent, trouble t, const call *c,
+                     uint64_t sequence)
+{
+    uint32_t culprit = t == TROUBLE_ABORT ? (absent + 1) % world : absent;
+    uint32_t code = t == TROUBLE_ABORT   ? RF_FAULT_ABORT
+                    : t == TROUBLE_STALE ? RF_FAULT_GENERATION
+                                         : RF_FAULT_DEADLINE;
     for (uint32_t r = 0; r < world; r++) {
-        const rf_page *page = machine_page(m, r);
-        if (r != absent && (page->poison != RF_POISON(absent, RF_FAULT_DEADLINE) ||
-                            page->fault.code != RF_FAULT_DEADLINE ||
-                            page->fault.culprit != absent || !machine_is_poisoned(m, r))) {
+        if ((r != absent || t == TROUBLE_STALE) && !is_record(m, r, c, sequence, code, culprit)) {
             return 0;
         }
     }
     return 1;
 }
 
-/* A run of one seed. With `leaves`, one rank stays away from some call on. "" = all as it should
- * be, else what was wrong. */
-static const char *run(const series *s, uint64_t seed, machine_flaw flaw, int leaves)
+/* Has no rank stored any of its result? (In place, nobody knows.) */
+static int is_untouched(const call *c, uint32_t world)
+{
+    for (uint32_t i = 0; i < world * ROOM && !c->in_place; i++) {
+        if ((&c->out[0][0])[i] != UNTOUCHED) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Clocks that a rank has to wait for the link, all threads together. */
+static uint64_t clocks_to_settle(const series *s, const call *c)
+{
+    uint64_t sent = c->grid * c->row->threads * c->row->unroll, packs = (c->count + 2) / 3;
+    uint64_t kib = (sent < packs ? sent : packs) / 64;
+    return s->table->host && kib >= 2 ? kib * KIB_CLOCKS * c->grid * c->row->threads : 0;
+}
+
+/* A run of one seed. "" = all as it should be, else what was wrong. */
+static const char *run(const series *s, uint64_t seed, machine_flaw flaw, trouble t)
 {
     static char wrong[160];
     uint32_t world = s->worlds[seed % 8];
     machine_config config = {.seed = seed, .world = world, .flaw = flaw};
     config.host = s->table->host;
     config.tag_mask = s->tag_mask;
-    config.deadline = leaves ? 800000 : UINT64_MAX / 4;
+    config.kib_clocks = KIB_CLOCKS;
+    config.deadline = t == TROUBLE_AWAY ? LATER : UINT64_MAX / 4;
     config.slot_bytes = (s->count * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)world;
     config.slot_bytes = (config.slot_bytes + 127) / 128 * 128;
     config.slot_bytes = s->slot_bytes ? s->slot_bytes : config.slot_bytes;
     config.epoch = seed % 3 ? 0xfffffffdu : 0;
     machine *m = machine_create(&config);
     uint32_t n = s->calls / 2 + machine_random(m, s->calls / 2);
-    uint32_t absent = leaves ? machine_random(m, world) : NOBODY;
-    uint32_t last = leaves ? machine_random(m, n) : n; /* the first call that is not complete */
+    uint32_t absent = machine_random(m, world);
+    uint32_t last = t ? machine_random(m, n) : n; /* the first call that is not complete */
+    uint64_t sequence[RF_CONTROLS] = {config.epoch, config.epoch}, clocks = 0;
     uint8_t order[RF_MAX_WORLD] = {0};
     shuffle(m, order, world);
     wrong[0] = 0;
+    if (t == TROUBLE_ABORT) {
+        machine_abort(m, (absent + 1) % world, LATER);
+    }
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t grid = 1 + machine_random(m, 3);
+        uint32_t grid = 1 + machine_random(m, s->grid);
         uint32_t which;
         const kernel_row *row = pick(m, s, world, &which);
+        calls[k].row = row, calls[k].grid = grid;
+        sequence[row->family] += k < last;
         int islands = !s->table->host && which >= KERNELS_ISLANDS;
         call_fill(m, &calls[k], s, world, islands ? order : NULL);
         for (uint32_t r = 0; r < world; r++) {
             rf_params p = {.in = calls[k].in[r] + calls[k].offset,
                            .out = result_of(&calls[k], r),
-                           .count = calls[k].count};
+                           .count = calls[k].count,
+                           .generation = t == TROUBLE_STALE && r == absent && k >= last ? 2 : 1};
             uint32_t turned = flaw == FLAW_GROUPING && r == 0 ? 1 : 0;
             for (uint32_t i = 0; i < world; i++) {
                 p.order[i] = order[(i + turned) % world];
             }
-            if (r != absent || k < last) {
+            if (r != absent || k < last || t == TROUBLE_STALE) {
                 machine_launch(m, r, row->kernel, grid, row->threads, row->dependent, p);
             }
         }
+        clocks += clocks_to_settle(s, &calls[k]);
     }
     int hang = machine_run(m);
     if (hang) {
         snprintf(wrong, sizeof wrong, "%s %llu: hang", s->name, (unsigned long long)seed);
-    } else if (leaves && !is_blamed(m, world, absent)) {
-        snprintf(wrong, sizeof wrong, "%s %llu: rank %u stayed away, not everybody says so",
-                 s->name, (unsigned long long)seed, absent);
+    } else if (t &&
+               !is_blamed(m, world, absent, t, &calls[last], sequence[calls[last].row->family])) {
+        snprintf(wrong, sizeof wrong, "%s %llu: trouble %d with rank %u, not everybody says so",
+                 s->name, (unsigned long long)seed, (int)t, absent);
+    } else if (machine_is_torn(m)) {
+        snprintf(wrong, sizeof wrong, "%s %llu: a host was told by halves, or twice", s->name,
+                 (unsigned long long)seed);
     }
     size_t bytes = rf_dtype_size((rf_dtype)s->table->dtype);
-    for (uint32_t k = 0; k < last && !hang; k++) {
+    for (uint32_t k = last + 1; k < n; k++) {
+        if (!is_untouched(&calls[k], world)) {
+            snprintf(wrong, sizeof wrong, "%s %llu: call %u was carried out, poisoned in call %u",
+                     s->name, (unsigned long long)seed, k, last);
+        }
+    }
+    for (uint32_t k = 0; k + (t == TROUBLE_STALE) < last && !hang; k++) {
         for (uint32_t r = 0; r < world; r++) {
             if (memcmp(result_of(&calls[k], r), calls[k].want, calls[k].count * bytes) != 0) {
                 snprintf(wrong, sizeof wrong, "%s %llu: call %u on rank %u is wrong", s->name,
                          (unsigned long long)seed, k, r);
             }
-            if (!leaves && !machine_region_is_clean(m, r)) {
+            if (!t && !machine_region_is_clean(m, r)) {
                 snprintf(wrong, sizeof wrong, "%s %llu: region of rank %u is left unclean", s->name,
                          (unsigned long long)seed, r);
+            }
+            if (!t && machine_paused(m, r) != clocks) {
+                snprintf(wrong, sizeof wrong, "%s %llu: rank %u paused %llu clocks, not %llu",
+                         s->name, (unsigned long long)seed, r,
+                         (unsigned long long)machine_paused(m, r), (unsigned long long)clocks);
             }
         }
     }
@@ -229,7 +316,7 @@ static void gives_the_sum(void **state)
 {
     const series *s = series_of(*state);
     for (uint64_t seed = 1; seed <= runs(s); seed++) {
-        const char *wrong = run(s, seed, FLAW_NONE, 0);
+        const char *wrong = run(s, seed, FLAW_NONE, TROUBLE_NONE);
         if (wrong[0]) {
             fail_msg("%s", wrong);
         }
@@ -239,10 +326,16 @@ static void gives_the_sum(void **state)
 static void is_named(void **state)
 {
     const series *s = series_of(*state);
-    for (uint64_t seed = 1; seed <= runs(s) / 20; seed++) {
-        const char *wrong = run(s, seed, FLAW_NONE, 1);
-        if (wrong[0]) {
-            fail_msg("%s", wrong);
+    static const struct {
+        trouble trouble;
+        uint32_t share; /* of the runs, those in which everybody waits are long */
+    } kinds[] = {{TROUBLE_AWAY, 20}, {TROUBLE_ABORT, 100}, {TROUBLE_STALE, 10}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        for (uint64_t seed = 1; seed <= runs(s) / kinds[i].share; seed++) {
+            const char *wrong = run(s, seed, FLAW_NONE, kinds[i].trouble);
+            if (wrong[0]) {
+                fail_msg("%s", wrong);
+            }
         }
     }
 }
@@ -257,7 +350,7 @@ static void is_found(void **state)
     const broken *b = *state;
     const series *s = series_of(b->series);
     for (uint64_t seed = 1; seed <= runs(s); seed++) {
-        if (run(s, seed, b->flaw, 0)[0]) {
+        if (run(s, seed, b->flaw, TROUBLE_NONE)[0]) {
             return;
         }
     }
@@ -270,7 +363,7 @@ static void is_found(void **state)
     }
 #define NAMED(name)                                                                                \
     {                                                                                              \
-        "a rank that stays away is named by all: " name, is_named, NULL, NULL, name                \
+        "the rank to blame is named by all: " name, is_named, NULL, NULL, name                     \
     }
 #define FOUND(what, plan, flaw)                                                                    \
     {                                                                                              \
@@ -284,13 +377,15 @@ static void is_found(void **state)
     FOUND("one half", plan, FLAW_ONE_SLOT), FOUND("one chunk fewer", plan, FLAW_WINDOW),           \
         FOUND("a flag before its payload", plan, FLAW_NO_FENCE),                                   \
         FOUND("a flag before the barrier", plan, FLAW_EARLY_FLAG),                                 \
+        FOUND("payload as it was before its flag", plan, FLAW_NO_ACQUIRE),                         \
         FOUND("an epoch per block", plan, FLAW_BLOCK_EPOCH),                                       \
         FOUND("a store before the wait", plan, FLAW_NO_WAIT)
 
 int main(int argc, char **argv)
 {
     if (argc == 3) {
-        const char *wrong = run(series_of(argv[1]), strtoull(argv[2], NULL, 10), FLAW_NONE, 0);
+        const char *wrong =
+            run(series_of(argv[1]), strtoull(argv[2], NULL, 10), FLAW_NONE, TROUBLE_NONE);
         printf("%s\n", wrong[0] ? wrong : "ok");
         return wrong[0] != 0;
     }
@@ -308,6 +403,7 @@ int main(int argc, char **argv)
         SUM("host_f16"),
         SUM("host_ring"),
         SUM("host_tags"),
+        SUM("host_settle"),
         NAMED("peer_f32"),
         NAMED("islands_f32"),
         NAMED("islands_few"),

@@ -13,6 +13,7 @@
 #define RF_CHECK_EVERY  32u
 #define RF_TAG_MASK     machine_tag_mask()
 #define RF_UPKEEP_EVERY 1
+#define RF_SETTLE_KIB   2
 #define RF_RING_WINDOW  (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
 
 #define RF_DEVICE                static inline __attribute__((unused))
@@ -62,7 +63,7 @@ RF_DEVICE rf_pack16 load_sys(const void *at)
     }
     for (int i = 0; i < 4; i++) {
         machine_step();
-        v.w[i] = machine_load((const uint32_t *)at + i);
+        v.w[i] = machine_load_sys((const uint32_t *)at + i);
     }
     if (machine_flawed() == FLAW_EARLY_CLEAR && machine_is_slot(at)) {
         for (int i = 0; i < 4; i++) {
@@ -116,7 +117,7 @@ RF_DEVICE uint32_t load_word_sys(const void *at)
 RF_DEVICE void store_word_sys(void *at, uint32_t v)
 {
     machine_step();
-    machine_store_now(at, v);
+    machine_store(at, v);
 }
 
 RF_DEVICE uint64_t load_u64_sys(const void *at)
@@ -170,6 +171,9 @@ RF_DEVICE void fence_sys(void)
 RF_DEVICE void fence_acquire_sys(void)
 {
     machine_step();
+    if (machine_flawed() != FLAW_NO_ACQUIRE) {
+        machine_acquire();
+    }
 }
 
 RF_DEVICE uint64_t time_ns(void)
@@ -179,9 +183,7 @@ RF_DEVICE uint64_t time_ns(void)
 
 RF_DEVICE void pause(uint32_t clocks)
 {
-    while (clocks--) {
-        machine_step();
-    }
+    machine_pause(clocks);
 }
 
 RF_DEVICE void dependents_wait(void)
