@@ -5,13 +5,19 @@
 
 #include "nccl/shim.h"
 
+static const char *const names[] = {
+#define RF_X(name, text) #name,
+    RFI_SHIM_ENV_LIST(RF_X)
+#undef RF_X
+};
+
+const char *rfi_shim_env_text(rfi_shim_variable name)
+{
+    return names[name];
+}
+
 const char *rfi_shim_env(rfi_shim_variable name)
 {
-    static const char *const names[] = {
-#define RF_X(name, text) #name,
-        RFI_SHIM_ENV_LIST(RF_X)
-#undef RF_X
-    };
     const char *value = getenv(names[name]);
     return value && *value ? value : NULL;
 }

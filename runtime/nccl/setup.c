@@ -67,7 +67,8 @@ static uint32_t number(rfi_shim_variable name, uint32_t otherwise)
     char *end = NULL;
     unsigned long long value = text ? strtoull(text, &end, 10) : otherwise;
     if (text && (*end || !value || value > UINT32_MAX)) {
-        rfi_shim_say(1, "'%.32s' is not a number that can be used; it is %u", text, otherwise);
+        rfi_shim_say(1, "%s=%.32s is not a number that can be used; it is %u",
+                     rfi_shim_env_text(name), text, otherwise);
         value = otherwise;
     }
     return (uint32_t)value;

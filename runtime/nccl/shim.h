@@ -28,6 +28,7 @@ typedef enum rfi_shim_variable {
 
 /* NULL when unset or empty. */
 const char *rfi_shim_env(rfi_shim_variable name);
+const char *rfi_shim_env_text(rfi_shim_variable name); /* what it is called */
 
 /* One line on stderr if RANKFOLD_LOG asks for it. level 0: always. 1: the first one of the process
  * only, unless RANKFOLD_LOG is 2. */
