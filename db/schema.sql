@@ -214,15 +214,18 @@ WITH RECURSIVE line(env_fp, number, text, rest) AS (
 SELECT env_fp, number, substr(name, 1, instr(name, '.') - 1) AS rank, substr(name, instr(name, '.') + 1) AS field, value
 FROM pair;
 
--- The kinds of memory that the ranks could meet in: what was measured over one says nothing about another.
+-- The kinds of memory that the ranks could meet in: what was measured over one says nothing about another. And the grouping of
+-- a topology file, if one counted (for sums in its order).
 CREATE VIEW environment_transports AS
-SELECT e.env_fp, coalesce(f.value, '') AS transports
-FROM environment e LEFT JOIN environment_fields f ON f.env_fp = e.env_fp AND f.rank = '' AND f.field = 'transports';
+SELECT e.env_fp, coalesce(f.value, '') AS transports, coalesce(i.value, '') AS islands
+FROM environment e
+LEFT JOIN environment_fields f ON f.env_fp = e.env_fp AND f.rank = '' AND f.field = 'transports'
+LEFT JOIN environment_fields i ON i.env_fp = e.env_fp AND i.rank = '' AND i.field = 'islands';
 
 -- Every decision with all that belongs to it; `newest` numbers those of a key and a set of transports, the latest environment
 -- first.
 CREATE VIEW decisions AS
-SELECT substr(d.hw_fp, 1, 8) AS host, d.*, t.transports, v.name AS variant, c.started_utc AS tuned_utc,
+SELECT substr(d.hw_fp, 1, 8) AS host, d.*, t.transports, t.islands, v.name AS variant, c.started_utc AS tuned_utc,
        row_number() OVER (PARTITION BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.admits, d.hidden,
                           d.bucket_bytes, t.transports ORDER BY c.started_utc DESC, c.campaign DESC) AS newest
 FROM decision d
@@ -258,13 +261,13 @@ SELECT d.host, d.transports, d.op, d.world, d.dtype, d.mode, d.admits,
        d.campaign, d.hw_fp, d.env_fp
 FROM current d LEFT JOIN variant r ON r.variant_hash = d.runner_up_hash;
 
--- What is stale: chosen in another environment than the host's latest with these transports, or with an earlier build of the
--- variant.
+-- What is stale: chosen in another environment than the host's latest with these transports and this grouping, or with an
+-- earlier build of the variant.
 CREATE VIEW stale AS
 WITH latest AS (
-    SELECT c.hw_fp, c.architecture, t.transports, c.env_fp, max(c.started_utc)
+    SELECT c.hw_fp, c.architecture, t.transports, t.islands, c.env_fp, max(c.started_utc)
     FROM campaign c JOIN environment_transports t ON t.env_fp = c.env_fp
-    GROUP BY c.hw_fp, c.architecture, t.transports
+    GROUP BY c.hw_fp, c.architecture, t.transports, t.islands
 ), newest AS (
     SELECT c.hw_fp, v.name, m.variant_hash, max(c.started_utc)
     FROM measurement m JOIN variant v ON v.variant_hash = m.variant_hash JOIN campaign c ON c.campaign = m.campaign
@@ -280,7 +283,7 @@ SELECT d.host, d.transports, d.op, d.world, d.dtype, d.mode, d.admits,
             ELSE 'earlier build of the variant' END AS reason,
        d.tuned_utc, d.hw_fp, d.env_fp
 FROM current d
-JOIN latest l ON l.hw_fp = d.hw_fp AND l.architecture = d.architecture AND l.transports = d.transports
+JOIN latest l ON l.hw_fp = d.hw_fp AND l.architecture = d.architecture AND l.transports = d.transports AND l.islands = d.islands
 JOIN newest w ON w.hw_fp = d.hw_fp AND w.name = d.variant
 WHERE d.env_fp <> l.env_fp OR w.variant_hash <> d.variant_hash;
 

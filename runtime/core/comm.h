@@ -77,6 +77,7 @@ struct rf_comm {
     uint32_t max_grid; /* blocks of one channel's kernel that surely run at once on every rank */
     rfi_topology topology; /* of the file */
     rf_islands_info islands;
+    int regrouped; /* by the file: the links part the ranks otherwise */
     char arch[24];
     char *hw_text, *env_text, *toolchain;
     rfi_fingerprint hw, env;
@@ -103,7 +104,8 @@ void rfi_variants_close(rf_comm *comm);
 rf_result rfi_variant_ready(const rf_comm *comm, const rf_variant *variant, rf_error *err);
 /* May it run in this comm at all, whatever the shape? NULL = yes. */
 const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *variant);
-/* Finds comm->admits: a caller may admit what its packs or transports don't have. */
+/* Finds comm->admits: a caller may admit what its packs or transports don't have, which the log
+ * says. */
 void rfi_variants_admit(rf_comm *comm);
 
 /* transports.c: builds every transport that works on all ranks. Collective. What does not work is

@@ -238,10 +238,13 @@ static rf_result part_ranks(rf_comm *comm, rf_error *err)
                                   comm->config.create_timeout_ms, err);
     if (bad)
         return bad;
+    rf_islands_info links;
+    rfi_islands_from_links(distance, comm->world, &links);
+    comm->islands = links;
     if (comm->topology.ranks)
         rfi_islands_from_file(&comm->topology, comm->world, &comm->islands);
-    else
-        rfi_islands_from_links(distance, comm->world, &comm->islands);
+    comm->regrouped = comm->islands.on != links.on ||
+                      memcmp(comm->islands.order, links.order, sizeof links.order) != 0;
     return RF_OK;
 }
 
@@ -269,21 +272,12 @@ static rf_result share_facts(rf_comm *comm, rf_error *err)
     return bad ? bad : share_texts(comm, err);
 }
 
-/* What was measured in another grouping of the ranks says nothing here. */
-static char *with_islands(const rf_comm *comm)
-{
-    char islands[RFI_ISLANDS_TEXT], *out = NULL;
-    rfi_islands_text(&comm->islands, comm->world, islands);
-    if (!comm->hw_text || !comm->islands.on)
-        return comm->hw_text ? strdup(comm->hw_text) : NULL;
-    return asprintf(&out, "%sislands=%s\n", comm->hw_text, islands) < 0 ? NULL : out;
-}
-
 /* The transports that are on belong to the environment: what was measured over others says nothing
- * here. */
-static char *with_transports(const rf_comm *comm)
+ * here. So does a grouping that a file makes - the links' own follows from what the hardware is -
+ * where something may run that sums by it: ladder.c knows for what it counts. */
+static char *with_settings(const rf_comm *comm)
 {
-    char *out = NULL;
+    char *out = NULL, islands[RFI_ISLANDS_TEXT];
     size_t size;
     FILE *f = comm->env_text ? open_memstream(&out, &size) : NULL;
     if (!f)
@@ -292,6 +286,9 @@ static char *with_transports(const rf_comm *comm)
     for (int i = 0, t; (t = rfi_transport_on(comm, i)) >= 0; i++)
         fprintf(f, "%s%s", i ? "," : "", rfi_transport_text((unsigned)t));
     fputc('\n', f);
+    rfi_islands_text(&comm->islands, comm->world, islands);
+    if (comm->regrouped && comm->admits & RF_VARIANT_REASSOC)
+        fprintf(f, "islands=%s\n", islands);
     if (fclose(f)) {
         free(out);
         return NULL;
@@ -301,11 +298,10 @@ static char *with_transports(const rf_comm *comm)
 
 static rf_result fingerprint(rf_comm *comm, rf_error *err)
 {
-    char *env_text = with_transports(comm), *hw_text = with_islands(comm);
+    rfi_variants_admit(comm);
+    char *env_text = with_settings(comm);
     free(comm->env_text);
-    free(comm->hw_text);
     comm->env_text = env_text;
-    comm->hw_text = hw_text;
     comm->toolchain = join_toolchains(&comm->config);
     if (!comm->hw_text || !comm->env_text || !comm->toolchain)
         return rfi_fail(err, RF_E_MEMORY, comm->rank, "identity", "no memory");
@@ -325,7 +321,6 @@ static rf_result start(rf_comm *comm, rf_error *err)
     rfi_channels_clear(comm);
     for (int d = 0; d < RFI_DTYPES; d++)
         comm->max_count[d] = comm->config.capacity_bytes / rf_dtype_size((rf_dtype)d);
-    rfi_variants_admit(comm);
     return rfi_class_plans(comm, err);
 }
 

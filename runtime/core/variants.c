@@ -112,11 +112,33 @@ const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
     return NULL;
 }
 
+/* Why nothing that the caller would admit by `flag` runs here. */
+static const char *why_nothing(const rf_comm *comm, unsigned flag)
+{
+    for (size_t i = 0; i < comm->n_variants; i++) {
+        const rf_variant *v = comm->variants[i];
+        if (v->flags & flag)
+            return v->algo == RFI_ALGO_ISLANDS && !comm->islands.on ? comm->islands.reason
+                                                                    : rfi_refusal_here(comm, v);
+    }
+    return "the packs have no such kernel for this world";
+}
+
 void rfi_variants_admit(rf_comm *comm)
 {
+    static const struct {
+        const char *name;
+        unsigned asked, flag;
+    } opt_ins[] = {{"RF_REASSOC", RF_REASSOC, RF_VARIANT_REASSOC},
+                   {"RF_LOSSY", RF_LOSSY, RF_VARIANT_LOSSY},
+                   {"RF_DEPENDENT", RF_DEPENDENT, RF_VARIANT_DEPENDENT}};
     for (size_t i = 0; i < comm->n_variants; i++)
         if (!rfi_refusal_here(comm, comm->variants[i]))
             comm->admits |= (uint8_t)(comm->variants[i]->flags & RFI_OPT_INS);
+    for (size_t i = 0; i < sizeof opt_ins / sizeof *opt_ins; i++)
+        if (comm->config.flags & opt_ins[i].asked && !(comm->admits & opt_ins[i].flag))
+            rfi_log(comm, 1, "%s admits nothing here: %s", opt_ins[i].name,
+                    why_nothing(comm, opt_ins[i].flag));
 }
 
 const uint8_t *rfi_sum_order(const rf_comm *comm, const rf_variant *variant)

@@ -94,6 +94,55 @@ void rfi_text_difference(const char *then, const char *now, char *out, size_t si
         }
 }
 
+/* ---- environments ---- */
+
+/* Lines without a rank: in which memory the ranks meet, and how a file groups them (create.c). */
+#define TRANSPORTS "transports"
+#define ISLANDS    "islands"
+
+static int line_of(const char *field, const char *text, entry *out)
+{
+    const entry wanted = {field, (int)strlen(field), 0};
+    return counterpart(text, 0, &wanted, text, out);
+}
+
+/* 1 = both texts have such a line, but not the same; 2 = only one of them has it. */
+static int differ(const char *field, const char *a, const char *b)
+{
+    entry x, y;
+    int in_a = line_of(field, a, &x), in_b = line_of(field, b, &y);
+    if (in_a != in_b)
+        return 2;
+    return in_a && (x.length != y.length || memcmp(x.text, y.text, (size_t)x.length) != 0);
+}
+
+/* Measured over other transports than there are here, or, if tactics that sum by it are in the
+ * row's set, in another grouping of the ranks: another machine, as far as the set goes. */
+static int elsewhere(const rfi_source *source, const rfi_key *key, const rfi_row *row)
+{
+    const char *now = key->env->text;
+    const char *then =
+        memcmp(row->env, key->env->hash, 16) ? source->env_text(source->ctx, row->env) : NULL;
+    return then && (differ(TRANSPORTS, then, now) == 1 ||
+                    (row->admits & RF_VARIANT_REASSOC && differ(ISLANDS, then, now)));
+}
+
+/* But for the grouping, which is the last line: a row that sums by it has the same (elsewhere). */
+static size_t length_of_env(const char *text)
+{
+    const char *line = strstr(text, "\n" ISLANDS "=");
+    return line ? (size_t)(line + 1 - text) : strlen(text);
+}
+
+static int same_env(const rfi_source *source, const rfi_key *key, const rfi_row *row)
+{
+    if (!memcmp(row->env, key->env->hash, 16))
+        return 1;
+    const char *then = source->env_text(source->ctx, row->env), *now = key->env->text;
+    const size_t n = length_of_env(now);
+    return then && length_of_env(then) == n && !memcmp(then, now, n);
+}
+
 /* ---- the ladder ---- */
 
 /* Appends to a line of fixed size; what doesn't fit is cut. */
@@ -119,7 +168,7 @@ static void advise(const rfi_key *key, char out[ADVICE])
              key->hidden, key->mode == RF_GRAPH ? ":graph" : "");
 }
 
-static void put_missing(unsigned missing, char *line, size_t size)
+static void put_missing(const rfi_key *key, unsigned missing, char *line, size_t size)
 {
     static const struct {
         unsigned flag;
@@ -127,9 +176,14 @@ static void put_missing(unsigned missing, char *line, size_t size)
     } opt_ins[] = {{RF_VARIANT_REASSOC, "sums in another order"},
                    {RF_VARIANT_LOSSY, "rounding on the wire"},
                    {RF_VARIANT_DEPENDENT, "dependent launch"}};
-    for (size_t i = 0; i < sizeof opt_ins / sizeof *opt_ins; i++)
-        if (missing & opt_ins[i].flag)
-            put(line, size, ", %s not measured", opt_ins[i].text);
+    entry islands;
+    for (size_t i = 0; i < sizeof opt_ins / sizeof *opt_ins; i++) {
+        if (!(missing & opt_ins[i].flag))
+            continue;
+        put(line, size, ", %s not measured", opt_ins[i].text);
+        if (opt_ins[i].flag == RF_VARIANT_REASSOC && line_of(ISLANDS, key->env->text, &islands))
+            put(line, size, " in the %.*s of RANKFOLD_TOPOLOGY", islands.length, islands.text);
+    }
 }
 
 static void explain(const rfi_source *source, const rfi_key *key, const rfi_row *row, rf_rung rung,
@@ -148,10 +202,10 @@ static void explain(const rfi_source *source, const rfi_key *key, const rfi_row 
     if (row->bucket != rfi_bucket(key->bytes))
         put(line, size, " at %" PRIu64 " B, the nearest to %" PRIu64 " B", row->bucket,
             rfi_bucket(key->bytes));
-    put_missing(key->admits & ~row->admits, line, size);
+    put_missing(key, key->admits & ~row->admits, line, size);
     if (rung == RF_RUNG_OTHER_HASH)
         put(line, size, ", stale: with an earlier build of the variant");
-    if (memcmp(row->env, key->env->hash, 16)) {
+    if (!same_env(source, key, row)) {
         const char *then = source->env_text(source->ctx, row->env);
         const char *now = key->env->text;
         put(line, size, ", stale: the environment differs");
@@ -185,23 +239,6 @@ static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *r
     return 1;
 }
 
-static int line_of(const char *field, const char *text, entry *out)
-{
-    const entry wanted = {field, (int)strlen(field), 0};
-    return counterpart(text, 0, &wanted, text, out);
-}
-
-/* Measured over other transports than there are here: another machine, as far as that matters. */
-static int same_transports(const rfi_source *source, const rfi_key *key, const rfi_row *row)
-{
-    entry a, b;
-    const char *then =
-        memcmp(row->env, key->env->hash, 16) ? source->env_text(source->ctx, row->env) : NULL;
-    if (!then || !line_of("transports", then, &a) || !line_of("transports", key->env->text, &b))
-        return 1;
-    return a.length == b.length && !memcmp(a.text, b.text, (size_t)a.length);
-}
-
 /* One question to a source, and who has to have the answer. */
 typedef struct search {
     const rfi_source *source;
@@ -221,7 +258,7 @@ static int fetch(const search *s, uint64_t hidden, unsigned admits, rfi_pick pic
         return 0;
     out->hidden = hidden;
     out->admits = admits;
-    if (!same_transports(s->source, s->key, out))
+    if (elsewhere(s->source, s->key, out))
         return 0;
     return strcmp(out->variant, RFI_BASELINE) ? s->have(s->ctx, out->hash, out->variant) : 2;
 }
@@ -229,19 +266,16 @@ static int fetch(const search *s, uint64_t hidden, unsigned admits, rfi_pick pic
 /* What was decided at the key's bucket for callers that admit `admits`. */
 static int at_this_size(const search *s, unsigned admits, rfi_row *out, rf_rung *rung)
 {
-    static const struct {
-        rfi_pick pick;
-        rf_rung rung;
-    } steps[] = {{RFI_SAME_ENV, RF_RUNG_EXACT}, {RFI_OTHER_ENV, RF_RUNG_OTHER_ENV}};
+    static const rfi_pick picks[] = {RFI_SAME_ENV, RFI_OTHER_ENV};
     const uint64_t hidden[] = {s->key->hidden, 0};
     rfi_row row;
     int found_other_build = 0;
     for (size_t i = 0; i < 2; i++)
         for (size_t h = 0; h < 2; h++) {
-            int level = fetch(s, hidden[h], admits, steps[i].pick, &row);
+            int level = fetch(s, hidden[h], admits, picks[i], &row);
             if (level == 2) {
                 *out = row;
-                *rung = steps[i].rung;
+                *rung = same_env(s->source, s->key, &row) ? RF_RUNG_EXACT : RF_RUNG_OTHER_ENV;
                 return 1;
             }
             if (level == 1 && !found_other_build) {

@@ -107,12 +107,16 @@ typedef struct asked {
     layer *layer;
 } asked;
 
-/* The line of `text` that begins so, with its ends, or "", which is found in every text. */
-static void bind_line(sqlite3_stmt *statement, int at, const char *text, const char *begin)
+/* The line of the transports with its ends, and for who sums by it that of the grouping behind it
+ * (create.c); or "", which is found in every text. */
+static void bind_transports(sqlite3_stmt *statement, int at, const rfi_key *key)
 {
-    const char *line = strstr(text, begin);
-    int length = line ? (int)(strcspn(line + 1, "\n") + 2) : 0;
-    sqlite3_bind_text(statement, at, line ? line : "", length, SQLITE_TRANSIENT);
+    const char *line = strstr(key->env->text, "\ntransports=");
+    if (!line)
+        line = "";
+    size_t length =
+        key->admits & RF_VARIANT_REASSOC || !*line ? strlen(line) : strcspn(line + 1, "\n") + 2;
+    sqlite3_bind_text(statement, at, line, (int)length, SQLITE_TRANSIENT);
 }
 
 /* ?1 hw, ?2 arch, ?3 op, ?4 world, ?5 dtype, ?6 mode, ?7 hidden, ?8 bucket, ?9 env, ?10 rows, ?11
@@ -137,7 +141,7 @@ static int bind_key(sqlite3_stmt *statement, const rfi_key *key)
     if (sqlite3_bind_parameter_count(statement) >= 11)
         rfi_db_bind_texts(statement, 11, 1, &admits);
     if (sqlite3_bind_parameter_count(statement) >= 12)
-        bind_line(statement, 12, key->env->text, "\ntransports=");
+        bind_transports(statement, 12, key);
     return 1;
 }
 

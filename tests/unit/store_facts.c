@@ -40,7 +40,9 @@ rf_variant facts_variant(const char *name, uint32_t hidden, int build)
     snprintf(content, sizeof content, "%s build %d", name, build);
     rfi_hash128(content, strlen(content), v.hash);
     const char *end = strrchr(name, '_');
-    v.flags = end && !strcmp(end, "_dep") ? RF_VARIANT_DEPENDENT : 0;
+    v.flags = end && !strcmp(end, "_dep")  ? RF_VARIANT_DEPENDENT
+              : end && !strcmp(end, "_il") ? RF_VARIANT_REASSOC
+                                           : 0;
     return v;
 }
 

@@ -20,7 +20,7 @@ facts_place facts_at(const char *hw_text, const char *env_text);
 rfi_key facts_key(const facts_place *place, uint64_t rows, uint64_t hidden);
 
 /* A variant whose hash follows from its name and `build`; it is dependent if its name ends in
- * "_dep". `name` is borrowed. */
+ * "_dep", and sums in another order if in "_il". `name` is borrowed. */
 rf_variant facts_variant(const char *name, uint32_t hidden, int build);
 
 /* An ok measurement with 1 % noise. */

@@ -23,7 +23,7 @@ typedef struct fixture {
     char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
     rf_store *store;
     facts_place here, dependent; /* the same place, where dependent launch is admitted */
-    rf_variant os, ts, generic, early;
+    rf_variant os, ts, generic, early, islands;
 } fixture;
 
 static rf_store *open_store(const char *path, const char *shipped, uint32_t flags)
@@ -46,6 +46,7 @@ static int setup(void **state)
     f->ts = facts_variant("ar_w2_f32_h4096_ts", 4096, 1);
     f->generic = facts_variant("ar_w2_f32_h0_os", 0, 1);
     f->early = facts_variant("ar_w2_f32_h4096_os_dep", 4096, 1);
+    f->islands = facts_variant("ar_w2_f32_h4096_il", 4096, 1);
     f->dependent = f->here;
     f->dependent.admits = RF_VARIANT_DEPENDENT;
     f->store = open_store(f->path, NULL, 0);
@@ -474,6 +475,97 @@ static void what_was_measured_without_it_is_known(void **state)
     assert_int_equal(f->store->v->measured(f->store, &with, &f->os, 8, &found), 0);
 }
 
+/* ---- groupings that a file makes ---- */
+
+#define GROUPED(env, islands) env "transports=peer,host\nislands=" islands "\n"
+
+static const char *const links_env = ENV_TEXT "transports=peer,host\n";
+static const char *const one_env = GROUPED(ENV_TEXT, "0,1|2,3");
+static const char *const two_env = GROUPED(ENV_TEXT, "0,2|1,3");
+
+static facts_place reassoc_at(const char *env_text)
+{
+    facts_place place = facts_at(HW_TEXT, env_text);
+    place.admits = RF_VARIANT_REASSOC;
+    return place;
+}
+
+/* os 10 us, and islands 8 us, at `rows` x 4096 */
+static void tune_islands(fixture *f, const facts_place *place, uint64_t rows)
+{
+    rfi_key key = facts_key(place, rows, 4096);
+    rfi_measurement m[] = {facts_measurement(&key, &f->os, 8, 10000),
+                           facts_measurement(&key, &f->islands, 8, 8000)};
+    MUST(facts_campaign(f->store, place, &key, m, 2, &why));
+}
+
+static void a_grouping_is_nothing_to_those_who_do_not_sum_by_it(void **state)
+{
+    fixture *f = *state;
+    facts_place grouped = reassoc_at(one_env), plain = facts_at(HW_TEXT, links_env);
+    rfi_key key = facts_key(&plain, 4, 4096);
+    tune_islands(f, &grouped, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->os.name);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+    assert_null(strstr(d.reason, "stale"));
+    key = facts_key(&plain, 8, 4096);
+    d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_NEAREST);
+    assert_null(strstr(d.reason, "stale"));
+}
+
+static void what_was_tuned_before_the_file_was_set_is_a_partial_answer(void **state)
+{
+    fixture *f = *state;
+    facts_place plain = facts_at(HW_TEXT, links_env), grouped = reassoc_at(one_env);
+    rfi_key key = facts_key(&grouped, 4, 4096);
+    tune(f, f->store, &plain, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->os.name);
+    assert_int_equal(d.rung, RF_RUNG_PARTIAL);
+    assert_null(strstr(d.reason, "stale"));
+    assert_non_null(strstr(d.reason, ", sums in another order not measured in the islands=0,1|2,3 "
+                                     "of RANKFOLD_TOPOLOGY; run `rankfold tune"));
+}
+
+/* Of two groupings, and of the links'. */
+static void sums_by_one_grouping_say_nothing_of_another(void **state)
+{
+    fixture *f = *state;
+    const char *const texts[] = {one_env, two_env, links_env};
+    for (size_t tuned = 0; tuned < 3; tuned++) {
+        facts_place place = reassoc_at(texts[tuned]);
+        tune_islands(f, &place, (uint64_t)64 << (8 * tuned));
+        for (size_t asked = 0; asked < 3; asked++) {
+            facts_place asking = reassoc_at(texts[asked]);
+            rfi_key key = facts_key(&asking, (uint64_t)64 << (8 * tuned), 4096);
+            rfi_decision d = ask(f->store, &key, facts_have_all);
+            assert_string_equal(d.variant, asked == tuned ? f->islands.name : f->os.name);
+            assert_int_equal(d.rung, asked == tuned ? RF_RUNG_EXACT : RF_RUNG_PARTIAL);
+        }
+    }
+}
+
+/* ... nor do they hide it. */
+static void a_grouping_tuned_later_hides_no_other(void **state)
+{
+    fixture *f = *state;
+    facts_place before = reassoc_at(GROUPED("r0.kernel=5.0\n", "0,1|2,3"));
+    facts_place other = reassoc_at(two_env), now = reassoc_at(one_env);
+    rfi_key key = facts_key(&now, 4, 4096), larger = facts_key(&now, 16, 4096);
+    tune_islands(f, &before, 4);
+    tune_islands(f, &other, 4);
+    tune_islands(f, &other, 8);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->islands.name);
+    assert_int_equal(d.rung, RF_RUNG_OTHER_ENV);
+    assert_null(strstr(d.reason, "islands"));
+    d = ask(f->store, &larger, facts_have_all);
+    assert_string_equal(d.variant, f->os.name); /* of the nearer size, whose islands are others */
+    assert_int_equal(d.bucket, 8 * 4096 * 4);
+}
+
 static void a_key_is_of_its_campaigns_set(void **state)
 {
     fixture *f = *state;
@@ -638,6 +730,10 @@ int main(void)
         FACT(a_sweep_without_it_does_not_count_as_one_with_it),
         FACT(a_sweep_with_it_counts_as_one_without),
         FACT(what_was_measured_without_it_is_known),
+        FACT(a_grouping_is_nothing_to_those_who_do_not_sum_by_it),
+        FACT(what_was_tuned_before_the_file_was_set_is_a_partial_answer),
+        FACT(sums_by_one_grouping_say_nothing_of_another),
+        FACT(a_grouping_tuned_later_hides_no_other),
         FACT(a_key_is_of_its_campaigns_set),
         FACT(the_baseline_of_a_killed_session_stays_known),
         FACT(a_baseline_that_failed_is_infinitely_slow),
