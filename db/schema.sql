@@ -355,7 +355,8 @@ WHERE d.baseline_median_ns < 9e999;
 
 -- Where one kind of tactic takes over from another: sizes that are decided for the same algorithm, transport and wire (or for the
 -- baseline) are one row, from the smallest to the largest bucket, among variants for any hidden size. `rival` is the fastest of
--- another kind that was measured at to_bytes in the same environment; NULL: all others were dropped early, as much slower.
+-- another kind that was measured at to_bytes in the same environment; '(dropped early)': there were some, all far too slow to be
+-- measured to the end; '(no other)': none was there, or none worked.
 CREATE VIEW takeover AS
 WITH kinds AS MATERIALIZED (
     SELECT variant_hash, CASE name WHEN 'baseline' THEN name ELSE algorithm || ' ' || transport || ' ' || wire END AS kind,
@@ -363,17 +364,17 @@ WITH kinds AS MATERIALIZED (
     FROM variant WHERE hidden = 0
 ), best AS MATERIALIZED (
     SELECT c.hw_fp, c.architecture, c.env_fp, s.op, s.world, s.dtype, s.mode, s.bucket_bytes, k.kind, k.reassoc, k.lossy,
-           k.dependent, min(m.median_ns) AS median_ns
+           k.dependent, min(m.median_ns) AS median_ns, max(m.outcome = 'dropped') AS dropped
     FROM measurement m
     JOIN kinds k ON k.variant_hash = m.variant_hash
     JOIN shape s ON s.campaign = m.campaign AND s.shape_no = m.shape_no
     JOIN campaign c ON c.campaign = m.campaign
-    WHERE m.outcome = 'ok'
+    WHERE m.outcome IN ('ok', 'dropped') -- these have no times
     GROUP BY c.hw_fp, c.architecture, c.env_fp, s.op, s.world, s.dtype, s.mode, s.bucket_bytes, k.kind, k.reassoc, k.lossy,
              k.dependent
 ), chosen AS (
     SELECT d.host, d.hw_fp, d.architecture, d.transports, d.op, d.world, d.dtype, d.mode, d.admits, d.bucket_bytes, d.median_ns,
-           k.kind, r.kind AS rival, min(r.median_ns) AS rival_ns
+           k.kind, r.kind AS rival, min(r.median_ns) AS rival_ns, sum(r.dropped) > 0 AS dropped
     FROM current d
     JOIN kinds k ON k.variant_hash = d.variant_hash
     LEFT JOIN best r ON r.hw_fp = d.hw_fp AND r.architecture = d.architecture AND r.env_fp = d.env_fp AND r.op = d.op
@@ -397,7 +398,9 @@ WITH kinds AS MATERIALIZED (
                        ORDER BY bucket_bytes)
 )
 SELECT host, architecture, transports, op, world, dtype, mode, admits, from_bytes, bucket_bytes AS to_bytes, kind,
-       round(from_ns / 1000, 3) AS from_us, round(median_ns / 1000, 3) AS to_us, rival, round(rival_ns / 1000, 3) AS rival_us, hw_fp
+       round(from_ns / 1000, 3) AS from_us, round(median_ns / 1000, 3) AS to_us,
+       CASE WHEN rival_ns NOT NULL THEN rival WHEN dropped THEN '(dropped early)' ELSE '(no other)' END AS rival,
+       round(rival_ns / 1000, 3) AS rival_us, hw_fp
 FROM stretches
 WHERE ends
 ORDER BY hw_fp, architecture, transports, op, world, dtype, mode, admits, from_bytes;
