@@ -93,19 +93,8 @@ static rf_result run_cold(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
 static rf_result measure(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
 {
     rf_store *store = rfi_store(s->comm);
-    size_t cold = 0;
-    for (size_t i = 0; i < s->n; i++)
-        cold += !sweeps[i].warm;
-    s->summary.shapes = (uint32_t)s->n;
-    s->summary.warm = (uint32_t)(s->n - cold);
-    if (cold == 0)
-        return RF_OK;
-    rf_result rc = begin_campaign(s, err);
-    if (rc == RF_OK)
-        rc = run_cold(s, sweeps, err);
-    if (rc == RF_OK && store)
-        rc = store->v->end(store, err);
-    return rc;
+    rf_result rc = run_cold(s, sweeps, err);
+    return rc == RF_OK && store ? store->v->end(store, err) : rc;
 }
 
 /* Plans from the store; from what was just measured where the store cannot decide by it: there is
@@ -135,18 +124,35 @@ static int is_db(rf_result code)
     return code >= RF_E_DB && code <= RF_E_DB_ABSENT;
 }
 
+/* Measures what is cold, and decides. A store that is lost on the way ends only the measuring; one
+ * that cannot be written from the start leaves all as it was. */
+static rf_result run(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
+{
+    rf_error late = {0};
+    rf_result verdict = RF_OK;
+    s->summary.shapes = (uint32_t)s->n;
+    for (size_t i = 0; i < s->n; i++)
+        s->summary.warm += (uint32_t)sweeps[i].warm;
+    if (s->summary.warm < s->n) {
+        if ((verdict = begin_campaign(s, err)) != RF_OK)
+            return verdict;
+        verdict = measure(s, sweeps, err);
+    }
+    if (s->over || (verdict != RF_OK && !is_db(verdict)))
+        return verdict;
+    rf_result rc = decide(s, sweeps, &late);
+    if (rc != RF_OK)
+        verdict = rc, *err = late;
+    return verdict;
+}
+
 rf_result rfi_session_lead(rfi_session *s, rf_error *err)
 {
     rfi_sweep *sweeps = NULL;
-    rf_error why = {0}, late = {0};
+    rf_error why = {0};
     rf_result verdict = open_all(s, &sweeps, &why);
     if (sweeps)
-        verdict = measure(s, sweeps, &why);
-    if (!s->over && sweeps && (verdict == RF_OK || is_db(verdict))) {
-        rf_result rc = decide(s, sweeps, &late);
-        if (rc != RF_OK)
-            verdict = rc, why = late;
-    }
+        verdict = run(s, sweeps, &why);
     close_all(sweeps, sweeps ? s->n : 0);
     s->summary.seconds = rfi_seconds() - s->start;
     if (!s->over) {

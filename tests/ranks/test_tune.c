@@ -181,7 +181,7 @@ static void path_of(const char *name, char out[300])
     snprintf(out, 300, "%s/%s.db", folder ? folder : "/tmp", name);
 }
 
-static uint32_t comm_flags;
+static uint32_t comm_flags, store_flags;
 static const rf_pack *comm_pack = &fake_pack;
 
 /* Every test has a database of its own name; NULL = no store. */
@@ -199,7 +199,7 @@ static rank_comm open_comm(int rank, int world, const char *db)
     config.flags = comm_flags;
     if (rank == 0 && db) {
         path_of(db, path);
-        rf_store_open(path, NULL, 0, &c.store, &err);
+        rf_store_open(path, NULL, store_flags, &c.store, &err);
         bad.real = c.store;
         bad.base.v = &bad_vtable;
         config.store = bad.wrap ? &bad.base : c.store;
@@ -568,6 +568,32 @@ static void test_a_full_disk_ends_the_session_and_the_winner_stays(void **state)
     RANKS_ASSERT(ranks_run(2, disk_full, NULL, NULL));
 }
 
+/* Nothing can be kept, so nothing is measured: plans stay, and what had none has none. */
+static void read_only(int rank, int world, void *arg)
+{
+    (void)arg;
+    store_flags = RF_STORE_READ;
+    rank_comm c = open_comm(rank, world, "readonly");
+    rf_tune_options o = options(NULL);
+    rf_error err = {0};
+    RANK_CHECK(rf_prepare(c.comm, 0, &other, 1, &err) == RF_OK, "%s", err.text);
+    rf_plan_info before = plan_of(&c, &other);
+    const rf_shape shapes[] = {small, other};
+    RANK_CHECK(rf_tune(c.comm, 0, shapes, 2, &o, NULL, &err) == RF_E_DB_READONLY, "%s", err.text);
+    RANK_CHECK(strstr(plan_of(&c, &small).reason, "not prepared"), "%s",
+               plan_of(&c, &small).reason);
+    rf_plan_info after = plan_of(&c, &other);
+    RANK_CHECK(!memcmp(&before, &after, sizeof after), "%s", after.reason);
+    check_call(&c);
+    close_comm(&c);
+}
+
+static void test_a_store_for_reading_leaves_all_as_it_was(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, read_only, NULL, NULL));
+}
+
 /* ---- arguments ---- */
 
 static void mismatch(int rank, int world, void *arg)
@@ -724,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_forced_sessions_measure_again_and_decide_the_same),
         cmocka_unit_test(test_a_killed_session_is_gone_on_with),
         cmocka_unit_test(test_a_full_disk_ends_the_session_and_the_winner_stays),
+        cmocka_unit_test(test_a_store_for_reading_leaves_all_as_it_was),
         cmocka_unit_test(test_ranks_that_differ_are_told),
         cmocka_unit_test(test_a_bad_argument_on_one_rank_is_an_error_on_all),
         cmocka_unit_test(test_no_shapes_is_fine),
