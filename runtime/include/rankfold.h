@@ -77,8 +77,8 @@ RF_API const char *rf_version_string(void);
 #define RF_RESULT_LIST(X)                                                                          \
     X(OK, 0, "ok")                                                                                 \
     X(FALLBACK, 1,                                                                                 \
-      "the caller's own collective was measured faster for this shape; the stream was not "        \
-      "touched")                                                                                   \
+      "left to the caller's own collective: it was measured faster, or this count was not "        \
+      "prepared; the stream was not touched")                                                      \
     X(E_ARG, 10, "wrong argument")                                                                 \
     X(E_DTYPE, 11, "unknown or unsupported dtype")                                                 \
     X(E_ALIGN, 12, "pointer is not aligned to its element size")                                   \

@@ -31,6 +31,9 @@ static void every_result_has_a_text_of_its_own(void **state)
         for (size_t k = 0; k < i; k++)
             assert_string_not_equal(rf_strerror(all[i]), rf_strerror(all[k]));
     assert_string_equal(rf_strerror((rf_result)999), "unknown result");
+    /* rf_dispatch leaves both to the caller */
+    assert_non_null(strstr(rf_strerror(RF_FALLBACK), "faster"));
+    assert_non_null(strstr(rf_strerror(RF_FALLBACK), "not prepared"));
     assert_string_equal(rf_rung_text((rf_rung)99), "unknown rung");
 }
 
