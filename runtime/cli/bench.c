@@ -142,8 +142,8 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     rf_error err = {0};
     j->setup.capacity_bytes = rf_cli_shapes_largest(&j->shapes);
     j->setup.store_flags = RF_STORE_READ;
-    if (rf_cli_comm_open(&j->setup, boot, &c))
-        return RF_CLI_FAILURE;
+    if (rf_cli_comm_open(&j->setup, boot, &c, &err) != RF_OK)
+        return rf_cli_failed("creating the communicator", &err);
     int ready = rf_prepare(c.comm, 0, j->shapes.list, j->shapes.n, &err) == RF_OK;
     int code = ready ? bench_all(j, c.comm) : rf_cli_failed("preparing", &err);
     rf_cli_comm_close(&c, code == RF_CLI_OK);

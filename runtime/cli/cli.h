@@ -191,9 +191,9 @@ typedef struct rf_cli_comm {
     rf_store *store; /* rank 0 only */
 } rf_cli_comm;
 
-/* Creates this rank's comm with this program's packs for the backend. 0, or RF_CLI_FAILURE (said).
- */
-int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out);
+/* Creates this rank's comm with this program's packs for the backend; errors as rf_comm_create. */
+rf_result rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out,
+                           rf_error *err);
 /* Closes (collective) when `orderly`, and destroys. */
 void rf_cli_comm_close(rf_cli_comm *c, int orderly);
 

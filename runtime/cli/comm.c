@@ -50,9 +50,9 @@ static size_t packs_of(rf_backend_kind backend, const rf_pack *packs[MAX_PACKS])
     return n;
 }
 
-int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out)
+rf_result rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli_comm *out,
+                           rf_error *err)
 {
-    rf_error err = {0};
     rf_cli_comm c = {0};
     rf_config config = RF_CONFIG_INIT;
     static const rf_pack *packs[MAX_PACKS]; /* as long as the comm */
@@ -61,8 +61,10 @@ int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli
     config.packs = packs;
     config.n_packs = packs_of(setup->backend, packs);
     if (!config.n_packs) {
-        rf_cli_error("this program has no kernels for GPUs; rankfold-h200, say, has (ninja gpu)");
-        return RF_CLI_FAILURE;
+        *err = (rf_error){RF_E_PACK, -1, "packs",
+                          "this program has no kernels for GPUs; rankfold-h200, say, has (ninja "
+                          "gpu)"};
+        return err->code;
     }
     config.capacity_bytes = setup->capacity_bytes < 4096 ? 4096 : setup->capacity_bytes;
     config.channels = setup->channels;
@@ -70,17 +72,18 @@ int rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, rf_cli
     config.flags = setup->admit;
     if (boot->rank == 0) {
         config.log = log_line; /* the ranks would say the same */
-        if (rf_store_open(setup->db, shipped_database(), setup->store_flags, &c.store, &err) !=
-            RF_OK)
-            return rf_cli_failed("the tactic database", &err);
+        rf_result bad =
+            rf_store_open(setup->db, shipped_database(), setup->store_flags, &c.store, err);
+        if (bad != RF_OK)
+            return bad;
     }
     config.store = c.store;
-    if (rf_comm_create(&config, boot, &c.comm, &err) != RF_OK) {
+    rf_result bad = rf_comm_create(&config, boot, &c.comm, err);
+    if (bad != RF_OK)
         rf_store_close(c.store);
-        return rf_cli_failed("creating the communicator", &err);
-    }
-    *out = c;
-    return RF_CLI_OK;
+    else
+        *out = c;
+    return bad;
 }
 
 void rf_cli_comm_close(rf_cli_comm *c, int orderly)

@@ -231,8 +231,11 @@ static int rank(const rf_bootstrap *boot, void *ctx)
         print_gpus(j);
     j->setup.capacity_bytes = rf_cli_shapes_largest(&j->shapes);
     j->setup.store_flags = RF_STORE_READ;
-    if (rf_cli_comm_open(&j->setup, boot, &c))
+    if (rf_cli_comm_open(&j->setup, boot, &c, &err) != RF_OK) {
+        if (boot->rank == 0)
+            print_finding(0, "ranks", err.text);
         return RF_CLI_FAILURE;
+    }
     if (rf_prepare(c.comm, 0, j->shapes.list, j->shapes.n, &err) != RF_OK) {
         if (boot->rank == 0)
             print_finding(0, "shapes", err.text);
@@ -264,9 +267,8 @@ int rf_cli_doctor(int argc, char **argv)
     uint64_t n = 0;
     int rest;
     const rf_cli_option options[] = {
-        RF_CLI_WORLD_OPTION(&n),
-        RF_CLI_DB_OPTION(&j.setup),
-        RF_CLI_BACKEND_OPTION(&j.setup),
+        RF_CLI_WORLD_OPTION(&n),         RF_CLI_DB_OPTION(&j.setup),
+        RF_CLI_BACKEND_OPTION(&j.setup), RF_CLI_ADMIT_OPTION(&j.setup),
         RF_CLI_SHAPE_OPTIONS(&j.shapes),
     };
     const rf_cli_syntax syntax = RF_CLI_SYNTAX(
@@ -283,7 +285,8 @@ int rf_cli_doctor(int argc, char **argv)
         int broken = check_here(&j);
         code = rf_cli_world(n, rank, &j);
         code = broken && code == RF_CLI_OK ? RF_CLI_FAILURE : code;
-        puts(code == RF_CLI_OK ? "all well" : "something is broken: see the crosses");
+        if (code != RF_CLI_USAGE)
+            puts(code == RF_CLI_OK ? "all well" : "something is broken: see the crosses");
     }
     rf_cli_shapes_free(&j.shapes);
     return code;

@@ -114,8 +114,8 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     rf_error err = {0};
     j->setup.capacity_bytes = rf_cli_shape_bytes(&j->shape);
     j->setup.store_flags = RF_STORE_READ;
-    if (rf_cli_comm_open(&j->setup, boot, &c))
-        return RF_CLI_FAILURE;
+    if (rf_cli_comm_open(&j->setup, boot, &c, &err) != RF_OK)
+        return rf_cli_failed("creating the communicator", &err);
     int code = RF_CLI_OK;
     if (rf_prepare(c.comm, 0, &j->shape, 1, &err) != RF_OK)
         code = rf_cli_failed("preparing", &err);

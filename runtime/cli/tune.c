@@ -70,8 +70,8 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     rf_tune_summary summary = {0};
     rf_cli_progress progress = {0};
     j->setup.capacity_bytes = rf_cli_shapes_largest(&j->shapes);
-    if (rf_cli_comm_open(&j->setup, boot, &c))
-        return RF_CLI_FAILURE;
+    if (rf_cli_comm_open(&j->setup, boot, &c, &err) != RF_OK)
+        return rf_cli_failed("creating the communicator", &err);
     if (boot->rank == 0) {
         j->options.progress = rf_cli_progress_show;
         j->options.progress_ctx = &progress;
