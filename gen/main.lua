@@ -92,6 +92,18 @@ local function depfile_text(output, names)
     return ("%s: %s\n"):format(output, table.concat(files.sorted_keys(names), " \\\n  "))
 end
 
+-- What a value stands for, in brackets; "" where it says so itself.
+local function meaning(axis, value)
+    local row, words = tactics.row[axis.field][value], {}
+    if row and row.code:lower() ~= value then
+        words[1] = row.code:lower()
+    elseif axis.field == "hidden" and value == 0 then
+        words[1] = "any"
+    end
+    words[#words + 1] = row and row.about
+    return words[1] and (" (%s)"):format(table.concat(words, ": ")) or ""
+end
+
 local function explain(name, args, read)
     local v, reason = variant.parse(name)
     if not v then
@@ -99,10 +111,10 @@ local function explain(name, args, read)
     end
     io.write(name, "\n")
     for _, axis in ipairs(tactics.axes) do
-        local row = axis.values and tactics.row[axis.field][v[axis.field]]
-        local meaning = row and row.code:lower() or axis.field == "hidden" and v.hidden == 0 and "any"
-        local also = meaning and meaning ~= v[axis.field] and " (" .. meaning .. ")"
-        io.write(("  %-10s %s%s\n"):format(axis.field, v[axis.field], also or ""))
+        if tactics.applies(axis, v.transport) then
+            local value = v[axis.field]
+            io.write(("  %-10s %s%s\n"):format(axis.field, value, meaning(axis, value)))
+        end
     end
     local feasible, why = tactics.feasible(v)
     io.write(feasible and "feasible\n" or "not feasible: " .. why .. "\n")
@@ -196,6 +208,9 @@ local function main(args)
     elseif n > 0 then
         print(("gen: SKU %s: %d kernels in %d shards, %d files changed")
             :format(args.sku, pack.kernels, #pack.shards, n))
+    end
+    if args.sample or args.only then
+        print(("gen: to compile them: ninja -f %s/%s/build.ninja"):format(out, args.sku))
     end
 end
 

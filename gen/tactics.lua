@@ -8,9 +8,9 @@ local BLACKWELL = { ["nan own"] = 1.8, ["nan any"] = 2.1, ["e12 any"] = 1.8, ["f
 
 -- The axes, in the order of a variant's name. An axis is either a list of the X-macro `list` in
 -- templates/abi.h - rows of {text, code, number} equal to its lines, plus what the rules below need
--- - or a number with a prefix, or a choice that sets the field `c` of rf_variant. tests/codegen
--- compares all with abi.h. `only`: transports of another family have no such axis. A transport's
--- family is its folder of templates.
+-- and what --explain says `about` them - or a number with a prefix, or a choice that sets the field
+-- `c` of rf_variant. tests/codegen compares all with abi.h. `only`: transports of another family
+-- have no such axis. A transport's family is its folder of templates.
 tactics.axes = {
     { field = "op", list = "RF_OP_LIST", values = {
         { text = "ar", code = "ALL_REDUCE", number = 0 },
@@ -23,23 +23,28 @@ tactics.axes = {
     } },
     { field = "hidden", prefix = "h", min = 0, max = 1 << 20 }, -- 0: any
     { field = "algo", list = "RF_ALGO_LIST", values = {
-        { text = "os", code = "ONE_SHOT", number = 0 },
-        { text = "ts", code = "TWO_SHOT", number = 1 },
-        { text = "il", code = "ISLANDS", number = 2, flags = 1 }, -- RF_VARIANT_REASSOC
-        { text = "pt", code = "PERMUTED", number = 3 },
+        { text = "os", code = "ONE_SHOT", number = 0, about = "every rank gets all tensors and sums them" },
+        { text = "ts", code = "TWO_SHOT", number = 1, about = "every rank sums a part, and all get the sums" },
+        { text = "il", code = "ISLANDS", number = 2, flags = 1, -- RF_VARIANT_REASSOC
+            about = "two halves sum for themselves, then only sums cross" },
+        { text = "pt", code = "PERMUTED", number = 3,
+            about = "two-shot in which all store to one rank at a time" },
     } },
     { field = "transport", list = "RF_TRANSPORT_LIST", values = {
         { text = "cpu", code = "CPU", number = 0, wires = { "flag" }, family = "cpu", source = "c",
-            arch = "x86-64" },
+            arch = "x86-64", about = "memory that the processes share" },
         { text = "peer", code = "PEER", number = 1, wires = { "nan", "flag" }, family = "cuda", source = "cu",
-            arch = "cuda" },
+            arch = "cuda", about = "the GPUs' own memory" },
         { text = "host", code = "HOST", number = 2, wires = { "e12", "flag" }, family = "cuda",
-            source = "cu", arch = "cuda" },
+            source = "cu", arch = "cuda", about = "pinned memory of the host" },
     } },
     { field = "wire", list = "RF_WIRE_LIST", values = {
-        { text = "flag", code = "FLAG", number = 0 },
-        { text = "nan", code = "NAN", number = 1 },
-        { text = "e12", code = "EPOCH", number = 2 },
+        { text = "flag", code = "FLAG", number = 0,
+            about = "data in the writer's own memory, which the others read when they are told" },
+        { text = "nan", code = "NAN", number = 1,
+            about = "data in the readers' memory: a word has come when it is no longer a certain NaN" },
+        { text = "e12", code = "EPOCH", number = 2,
+            about = "vectors of 12 bytes of data and 4 that say of which call they are" },
     } },
     { field = "isa", list = "RF_ISA_LIST", values = {
         { text = "scalar", code = "SCALAR", number = 0, family = "cpu", lanes = 1 },

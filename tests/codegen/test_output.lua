@@ -3,6 +3,7 @@
 local lfs = require "lfs"
 local luaunit = require "luaunit"
 local files = require "gen.files"
+local tactics = require "gen.tactics"
 local helper = require "tests.codegen.helper"
 
 local Output = {}
@@ -201,19 +202,38 @@ function Output.test_a_sample_is_written_elsewhere()
     local sample = helper.contents(root .. "/generated/smallest/tiny")
     luaunit.assertStrContains(sample["src/w2_f32_cpu_scalar.c"], "tiny --sample smallest:")
     luaunit.assertNil(sample["src/w3_f32_cpu_scalar.c"])
+    local command = out:match("to compile them: (ninja %-f generated/smallest/tiny/build.ninja)\n")
+    luaunit.assertNotNil(command, out)
+    out, code = helper.sh(("cd '%s' && %s -n"):format(root, command))
+    luaunit.assertEquals(code, 0, out)
+    luaunit.assertStrContains(out, "librankfold_tiny.a")
 end
 
 function Output.test_explain_says_what_where_and_why_not()
     local root = tree_with()
     local out, code = helper.gen(root, "--explain ar_w2_f32_h0_os_cpu_flag_scalar_u1_ca")
     luaunit.assertEquals(code, 0)
-    luaunit.assertStrContains(out, "algo       os (one_shot)")
+    luaunit.assertStrContains(out, "algo       os (one_shot: ")
+    luaunit.assertStrContains(out, "wire       flag (data in the writer's own memory")
+    luaunit.assertNotStrContains(out, "nil") -- axes that cpu has not
     luaunit.assertStrContains(out, "\nfeasible\n")
     luaunit.assertStrMatches(out, ".*in SKU tiny: yes, shard w2_f32_cpu_scalar, hash %x+\n.*")
     luaunit.assertStrContains(out, "in SKU cpu_small: yes")
     out = helper.gen(root, "tiny --explain ar_w1_f32_h0_ts_cpu_flag_scalar_u1_ca")
     luaunit.assertStrContains(out, "not feasible: two-shot needs another rank")
     luaunit.assertStrContains(out, "in SKU tiny: no\n")
+    out = helper.gen(root, "tiny --explain ar_w2_bf16_h0_os_peer_nan_sm90_u1_t256_own_seq")
+    luaunit.assertStrContains(out, "wire       nan (data in the readers' memory")
+    luaunit.assertStrContains(out, "threads    256\n")
+    luaunit.assertNotStrContains(out, "nil")
+end
+
+function Output.test_explain_has_words_for_every_algorithm_transport_and_wire()
+    for _, field in ipairs { "algo", "transport", "wire" } do
+        for _, row in ipairs(tactics.axis[field].values) do
+            luaunit.assertStrContains(row.about or row.text, " ")
+        end
+    end
 end
 
 function Output.test_source_hashes_to_the_hash()
