@@ -313,8 +313,8 @@ static int db_freeze(int argc, char **argv)
     int code =
         parse(&a, "db freeze", "[OPTIONS] NAME [HOST...]",
               "Writes a C file to stdout that defines `const rf_frozen NAME`: the decisions "
-              "of these hosts (first\ndigits of hw_fp), or of all. A product links it, calls "
-              "rf_store_frozen(&NAME, ...) and needs no SQLite.",
+              "of these hosts (first\ndigits of hw_fp), or of all. A product that links it needs "
+              "no SQLite; the file's first lines say\nwhat the product declares and calls.",
               1, 1 + MAX_HOSTS, argc, argv);
     if (code >= 0 || (code = open_db(&db, a.path, RFI_DB_WRITE)))
         return code;

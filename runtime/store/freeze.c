@@ -13,7 +13,9 @@
 #define STR(x)  #x
 #define XSTR(x) STR(x)
 static const char head[] =
-    "/* Tactic decisions, written by `rankfold db freeze`. Link it and call\n"
+    "/* Tactic decisions, written by `rankfold db freeze`. A program that links it has these "
+    "lines:\n"
+    " *     extern const rf_frozen %s;\n"
     " *     rf_store_frozen(&%s, &store, &err);\n"
     " * Made for another runtime, it fails to link (rfi_abi_N) or is refused. */\n"
     "#include <rankfold.h>\n"
@@ -169,7 +171,7 @@ static rf_result write_all(rfi_db *db, const char *name, table *t, rf_error *err
     if (generation)
         sqlite3_reset(generation);
 
-    fprintf(t->out, head, name, name);
+    fprintf(t->out, head, name, name, name);
     rf_result result = rfi_db_query(db, environments_sql, 0, NULL, write_environment, t->out, err);
     if (result == RF_OK)
         result = rfi_db_query(db, rows_sql, 0, NULL, write_row, t, err);
