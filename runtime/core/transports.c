@@ -104,12 +104,31 @@ static void take_down(rf_comm *comm, uint8_t code)
     comm->backend->forget(comm->device, &t->own);
 }
 
-static int has_variant(const rf_comm *comm, uint8_t code)
+/* What the packs have for a transport in this world: instruction sets, a bit each. */
+static uint32_t isas_for(const rf_comm *comm, uint8_t code)
 {
+    uint32_t isas = 0;
     for (size_t i = 0; i < comm->n_variants; i++)
-        if (comm->variants[i]->transport == code)
-            return 1;
-    return 0;
+        if (comm->variants[i]->transport == code && comm->variants[i]->isa < 32)
+            isas |= 1u << comm->variants[i]->isa;
+    return isas;
+}
+
+/* No variant can run: what was found, where expected is one of comm->isa_mask. */
+static rf_result no_variant(const rf_comm *comm, uint32_t isas, const char *what, int rank,
+                            rf_error *err)
+{
+    char names[128] = "";
+    size_t used = 0;
+    for (unsigned i = 0; i < 32; i++)
+        if (isas >> i & 1 && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                                     rfi_isa_text(i));
+    return rfi_fail(err, RF_E_VARIANT, rank, "packs",
+                    isas ? "no pack has a variant of %s for world %d that runs on %s: those that "
+                           "are there need %s"
+                         : "no pack has a variant of %s for world %d",
+                    what, comm->world, comm->arch, names);
 }
 
 /* RF_OK although it is off: ask t->on. Else the ranks have lost each other. */
@@ -135,8 +154,10 @@ static rf_result nothing_left(const rf_comm *comm, rf_error *err)
 {
     const rf_error *last = NULL;
     int tried = 0;
+    uint32_t isas = 0;
     char all[RF_ERROR_TEXT];
     for (int i = 0; i < comm->backend->n_transports; i++) {
+        isas |= isas_for(comm, comm->backend->transports[i]);
         const rf_error *why = &comm->transport[comm->backend->transports[i]].why;
         if (why->code == RF_E_VARIANT)
             continue;
@@ -144,9 +165,7 @@ static rf_result nothing_left(const rf_comm *comm, rf_error *err)
         tried++;
     }
     if (!last)
-        return rfi_fail(err, RF_E_VARIANT, comm->rank, "packs",
-                        "no pack has a variant of the %s backend for world %d", comm->backend->name,
-                        comm->world);
+        return no_variant(comm, isas, comm->backend->name, comm->rank, err);
     rfi_transports_off(comm, all, sizeof all);
     return rfi_fail(err, last->code, last->rank, last->step, "%s", tried > 1 ? all : last->text);
 }
@@ -157,8 +176,9 @@ rf_result rfi_transports_open(rf_comm *comm, rf_error *err)
     for (int i = 0; i < comm->backend->n_transports; i++) {
         uint8_t code = comm->backend->transports[i];
         rfi_transport *t = &comm->transport[code];
-        if (!has_variant(comm, code)) {
-            rfi_fail(&t->why, RF_E_VARIANT, -1, "packs", "no pack has a variant for it");
+        uint32_t isas = isas_for(comm, code);
+        if (!(isas & comm->isa_mask)) {
+            no_variant(comm, isas, "it", -1, &t->why);
             continue;
         }
         if (on && comm->world == 1) {

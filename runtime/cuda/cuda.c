@@ -158,10 +158,11 @@ static rf_result cuda_open(const rf_config *config, rfi_device **out, rf_error *
         return rfi_fail(err, RF_E_BACKEND, -1, "open", "%s", why);
     int n = 0;
     v->cuDeviceGetCount(&n);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (config->device < 0 || config->device >= n)
         return rfi_fail(err, n ? RF_E_ARG : RF_E_BACKEND, -1, "open",
-                        "config.device is %d, %d GPUs are visible (CUDA_VISIBLE_DEVICES=%s)",
-                        config->device, n, getenv("CUDA_VISIBLE_DEVICES"));
+                        "config.device is %d, %d GPUs are visible (CUDA_VISIBLE_DEVICES%s%s)",
+                        config->device, n, visible ? "=" : " is not set", visible ? visible : "");
     rfi_device *d = calloc(1, sizeof *d);
     if (!d)
         return rfi_fail(err, RF_E_MEMORY, -1, "open", "no memory");

@@ -16,13 +16,12 @@
 #define FIRST  RFI_TRANSPORT_PEER
 #define SECOND RFI_TRANSPORT_CPU
 
-/* ---- a pack whose kernels meet in the first kind; made once ---- */
+/* ---- packs whose kernels meet in the first kind; made once ---- */
 
-static const rf_pack *twin(void)
+static const rf_pack *like_cpu_small(rf_pack *pack, const uint8_t *isa)
 {
-    static rf_pack pack;
-    if (pack.shards)
-        return &pack;
+    if (pack->shards)
+        return pack;
     const rf_pack *cpu = &rf_pack_cpu_small;
     const rf_shard **shards = calloc(cpu->n_shards, sizeof *shards);
     for (uint32_t s = 0; s < cpu->n_shards; s++) {
@@ -34,6 +33,7 @@ static const rf_pack *twin(void)
             RANK_CHECK(asprintf(&name, "%s_twin", variants[i].name) > 0, "no memory");
             variants[i].name = name;
             variants[i].transport = FIRST;
+            variants[i].isa = isa ? *isa : variants[i].isa;
             variants[i].threads = 192; /* the least of a ring */
             variants[i].hash[15] ^= 1;
         }
@@ -41,9 +41,22 @@ static const rf_pack *twin(void)
         shard->variants = variants;
         shards[s] = shard;
     }
-    pack = *cpu;
-    pack.shards = shards;
-    return &pack;
+    *pack = *cpu;
+    pack->shards = shards;
+    return pack;
+}
+
+static const rf_pack *twin(void)
+{
+    static rf_pack pack;
+    return like_cpu_small(&pack, NULL);
+}
+
+/* For other processors than those here. */
+static const rf_pack *foreign(void)
+{
+    static rf_pack pack;
+    return like_cpu_small(&pack, &(uint8_t){RFI_ISA_SM120});
 }
 
 /* ---- faults ---- */
@@ -275,6 +288,34 @@ static void test_a_kind_without_kernels_costs_nothing(void **state)
     RANKS_ASSERT(ranks_run(2, without_kernels, (void *)group_name(), NULL));
 }
 
+/* What was found and what runs here are named: of one kind, and where nothing else is left. */
+static void for_others(int rank, int world, void *arg)
+{
+    memset(&faults, 0, sizeof faults);
+    const rf_pack *const packs[] = {foreign(), &rf_pack_cpu_small};
+    rf_config config = group_config();
+    config.packs = packs, config.n_packs = 2;
+    rf_comm *comm = NULL;
+    rf_error err = {0};
+    rf_result result = group_try(two_kinds(), arg, &config, rank, world, &comm, &err);
+    RANK_CHECK(result == RF_OK, "%d: %s", (int)result, err.text);
+    const char *why = comm->transport[FIRST].why.text;
+    RANK_CHECK(!comm->transport[FIRST].on && strstr(why, comm->arch) && strstr(why, "need sm120"),
+               "%s", why);
+    group_close(comm);
+
+    config.n_packs = 1;
+    result = group_try(two_kinds(), arg, &config, rank, world, &comm, &err);
+    RANK_CHECK(result == RF_E_VARIANT && strstr(err.text, "need sm120"), "%d: %s", (int)result,
+               err.text);
+}
+
+static void test_a_pack_for_other_processors_is_said_to_be_one(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, for_others, (void *)group_name(), NULL));
+}
+
 /* Both hold the channel, so that both are poisoned by an abort and revived by a reset. */
 static void aborts(int rank, int world, void *arg)
 {
@@ -318,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_what_fails_on_one_rank_is_off_on_all),
         cmocka_unit_test(test_none_left_is_an_error_with_both_reasons),
         cmocka_unit_test(test_a_kind_without_kernels_costs_nothing),
+        cmocka_unit_test(test_a_pack_for_other_processors_is_said_to_be_one),
         cmocka_unit_test(test_abort_and_reset_reach_both),
     };
     return cmocka_run_group_tests_name("transports", tests, NULL, NULL);
