@@ -149,10 +149,10 @@ static const struct {
     {"sockets", check_sockets}, {"packs", check_packs}, {"database", check_database},
 };
 
-static void print_finding(int ok, const char *name, char *finding)
+static void print_finding(const char *mark, const char *name, char *finding)
 {
     rf_cli_defuse(finding);
-    printf("%s %-9s %s\n", rf_cli_mark(ok), name, finding);
+    printf("%s %-9s %s\n", mark, name, finding);
 }
 
 static int check_here(const job *j)
@@ -161,7 +161,7 @@ static int check_here(const job *j)
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         char finding[FINDING] = "";
         int ok = checks[i].check(j, finding);
-        print_finding(ok, checks[i].name, finding);
+        print_finding(rf_cli_mark(ok), checks[i].name, finding);
         broken |= !ok;
     }
     return broken;
@@ -188,10 +188,10 @@ static void print_gpus(const job *j)
 {
     char finding[FINDING] = "";
     int found = rf_cli_gpus(finding, sizeof finding);
-    print_finding(found || j->setup.backend != RF_BACKEND_CUDA, "gpus", finding);
+    print_finding(rf_cli_mark(found || j->setup.backend != RF_BACKEND_CUDA), "gpus", finding);
 }
 
-/* One that is off breaks nothing: another serves the ranks. */
+/* One that is off is no fault: another serves the ranks. */
 static void print_transports(const rf_comm *comm)
 {
     rf_transport_info t;
@@ -199,7 +199,7 @@ static void print_transports(const rf_comm *comm)
         char finding[FINDING];
         snprintf(finding, sizeof finding, "%s: %s%.*s", t.name,
                  t.on ? "works" : "off: ", FINDING - 32, t.reason);
-        print_finding(t.on, "transport", finding);
+        print_finding(t.on ? rf_cli_mark(1) : "-", "transport", finding);
     }
 }
 
@@ -219,7 +219,7 @@ static void print_islands(const rf_comm *comm)
                                                       : ",");
     snprintf(finding + used, sizeof finding - used, "%s%s",
              islands.on ? "" : "none: ", islands.reason);
-    print_finding(1, "islands", finding);
+    print_finding(rf_cli_mark(1), "islands", finding);
 }
 
 static int rank(const rf_bootstrap *boot, void *ctx)
@@ -233,12 +233,12 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     j->setup.store_flags = RF_STORE_READ;
     if (rf_cli_comm_open(&j->setup, boot, &c, &err) != RF_OK) {
         if (boot->rank == 0)
-            print_finding(0, "ranks", err.text);
+            print_finding(rf_cli_mark(0), "ranks", err.text);
         return RF_CLI_FAILURE;
     }
     if (rf_prepare(c.comm, 0, j->shapes.list, j->shapes.n, &err) != RF_OK) {
         if (boot->rank == 0)
-            print_finding(0, "shapes", err.text);
+            print_finding(rf_cli_mark(0), "shapes", err.text);
         rf_cli_comm_close(&c, 0);
         return RF_CLI_FAILURE;
     }
