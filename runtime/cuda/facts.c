@@ -58,7 +58,7 @@ static void link_fact(const char *bus, const char *name, char *buf, size_t size)
 
 static pcie pcie_of(const char *bus)
 {
-    pcie slot;
+    pcie slot = {"", ""};
     link_fact(bus, "max_link_speed", slot.speed, sizeof slot.speed);
     link_fact(bus, "max_link_width", slot.width, sizeof slot.width);
     return slot;

@@ -71,13 +71,18 @@ static rf_result check_decisions(rfi_db *db, rf_error *err)
 
 rf_result rfi_db_check(rfi_db *db, rf_error *err)
 {
-    rf_result result = expect_quiet(db, "PRAGMA quick_check(1)", "damaged", err);
+    rf_result result = rfi_db_begin_read(db, err);
+    if (result)
+        return result;
+    result = expect_quiet(db, "PRAGMA quick_check(1)", "damaged", err);
     if (result == RF_OK)
         result = expect_quiet(db, "SELECT \"table\" FROM pragma_foreign_key_check LIMIT 1",
                               "a row without its parent, in", err);
     for (size_t i = 0; i < RFI_TABLES && result == RF_OK; i++)
         result = check_table(db, &rfi_tables[i], err);
-    return result == RF_OK ? check_decisions(db, err) : result;
+    if (result == RF_OK)
+        result = check_decisions(db, err);
+    return rfi_db_end(db, result, err);
 }
 
 rf_result rfi_db_refold(rfi_db *db, uint64_t *changed, rf_error *err)

@@ -160,7 +160,9 @@ int rfi_db_moved(rfi_db *db);
 /* One short write transaction. Waits up to wait_ms for other writers. On failure nothing is open.
  */
 rf_result rfi_db_begin(rfi_db *db, int wait_ms, rf_error *err);
-/* Commits when result is RF_OK, else rolls back; returns the result. */
+/* What is read from here on is of one state of the file, which nobody can write meanwhile. */
+rf_result rfi_db_begin_read(rfi_db *db, rf_error *err);
+/* Of both kinds: commits when result is RF_OK, else rolls back; returns the result. */
 rf_result rfi_db_end(rfi_db *db, rf_result result, rf_error *err);
 
 /* 2026-11-29T21:57:45.123Z */

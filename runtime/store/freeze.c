@@ -187,10 +187,9 @@ rf_result rfi_db_freeze(rfi_db *db, const char *name, const char *const *hw, siz
     if (!is_identifier(name))
         return rfi_fail(err, RF_E_ARG, -1, "database", "%.60s is no C identifier", name);
     table t = {.hw = hw, .n = n, .out = out};
-    int rc = sqlite3_exec(db->handle, "BEGIN", NULL, NULL, NULL); /* one state of it */
-    rf_result result =
-        rc ? rfi_db_fail(db->handle, db->path, rc, "freeze", err) : write_all(db, name, &t, err);
-    sqlite3_exec(db->handle, "ROLLBACK", NULL, NULL, NULL);
+    rf_result result = rfi_db_begin_read(db, err);
+    if (result == RF_OK)
+        result = rfi_db_end(db, write_all(db, name, &t, err), err);
     *rows = t.rows;
     if (result == RF_OK && ferror(out))
         result = rfi_fail(err, RF_E_SYSTEM, -1, "database", "freeze: write failed");

@@ -153,10 +153,10 @@ rf_result rfi_db_merge(rfi_db *into, rfi_db *from, uint64_t *added, rf_error *er
         *added = 0;
         return RF_OK;
     }
-    int rc = sqlite3_exec(from->handle, "BEGIN", NULL, NULL, NULL); /* one state of it */
-    if (rc)
-        return rfi_db_fail(from->handle, from->path, rc, "read", err);
-    rf_result result = rfi_db_begin(into, WAIT_MS, err);
+    rf_result result = rfi_db_begin_read(from, err);
+    if (result)
+        return result;
+    result = rfi_db_begin(into, WAIT_MS, err);
     if (result == RF_OK) {
         for (size_t i = 0; i < RFI_TABLES && result == RF_OK; i++)
             result = move_table(into, from, &rfi_tables[i], &new_rows, err);
@@ -164,7 +164,7 @@ rf_result rfi_db_merge(rfi_db *into, rfi_db *from, uint64_t *added, rf_error *er
             result = rfi_decide_all(into, 1, &changed, &rows, err);
         result = rfi_db_end(into, result, err);
     }
-    sqlite3_exec(from->handle, "ROLLBACK", NULL, NULL, NULL);
+    result = rfi_db_end(from, result, err);
     if (result == RF_OK)
         *added = new_rows;
     return result;

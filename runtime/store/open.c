@@ -117,6 +117,12 @@ rf_result rfi_db_begin(rfi_db *db, int wait_ms, rf_error *err)
     return rc ? rfi_db_fail(db->handle, db->path, rc, "begin", err) : RF_OK;
 }
 
+rf_result rfi_db_begin_read(rfi_db *db, rf_error *err)
+{
+    int rc = run(db, RFI_SQL_BEGIN_READ);
+    return rc ? rfi_db_fail(db->handle, db->path, rc, "begin", err) : RF_OK;
+}
+
 rf_result rfi_db_end(rfi_db *db, rf_result result, rf_error *err)
 {
     if (result == RF_OK) {
@@ -266,7 +272,8 @@ static rf_result identify(sqlite3 *handle, const char *path, int *version, rf_er
         rc = pragma_int(handle, "PRAGMA user_version", version);
     if (rc) {
         /* The file itself was opened before, and is only read here. */
-        int aside = (rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_READONLY;
+        int aside = (rc & 0xff) == SQLITE_CANTOPEN ||
+                    ((rc & 0xff) == SQLITE_READONLY && rc != SQLITE_READONLY_ROLLBACK);
         return rfi_db_fail(handle, path, rc, aside ? "open its journal, or WAL" : "open", err);
     }
     if (!application && (was_empty || is_empty(path)))

@@ -113,12 +113,11 @@ rf_result rfi_db_export(rfi_db *db, const char *hw, FILE *out, rf_error *err)
     locale_t before, c = enter_c_locale(&before);
     if (!c)
         return rfi_fail(err, RF_E_MEMORY, -1, "database", "out of memory");
-    int rc = sqlite3_exec(db->handle, "BEGIN", NULL, NULL, NULL);
-    rf_result result = rc ? rfi_db_fail(db->handle, db->path, rc, "export", err) : RF_OK;
+    rf_result result = rfi_db_begin_read(db, err);
     fprintf(out, HEAD, RFI_DB_VERSION);
     for (size_t i = 0; i < RFI_TABLES && result == RF_OK; i++)
         result = write_table(db, &rfi_tables[i], hw, out, err);
-    sqlite3_exec(db->handle, "ROLLBACK", NULL, NULL, NULL);
+    result = rfi_db_end(db, result, err);
     leave_c_locale(c, before);
     if (result == RF_OK && (fflush(out) || ferror(out)))
         result = rfi_fail(err, RF_E_SYSTEM, -1, "database", "export: %s", strerror(errno));

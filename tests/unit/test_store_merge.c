@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -602,6 +603,105 @@ static void an_empty_file_is_filled_by_one_of_many(void **state)
     }
 }
 
+/* When a statement begins that begins so, another connection runs `sql`, if it may. */
+typedef struct meddler {
+    const char *path, *when, *sql;
+} meddler;
+
+static int meddle(unsigned kind, void *ctx, void *statement, void *text)
+{
+    (void)kind, (void)text;
+    const meddler *m = ctx;
+    if (!strncmp(sqlite3_sql(statement), m->when, strlen(m->when)))
+        run_sql(m->path, m->sql);
+    return 0;
+}
+
+static void a_check_is_of_one_state_of_the_file(void **state)
+{
+    fixture *f = *state;
+    char path[FOLDER_PATH + 64];
+    meddler other = {path, "SELECT count(*) FROM decision", "DELETE FROM decision"};
+    snprintf(path, sizeof path, "%s/checked.db", f->folder);
+    campaign(path, &f->place[0], 1);
+    rfi_db db = open_db(path);
+    sqlite3_trace_v2(db.handle, SQLITE_TRACE_STMT, meddle, &other);
+    MUST(rfi_db_check(&db, &why));
+    rfi_db_close(&db);
+}
+
+static void a_table_is_of_one_state_of_the_file(void **state)
+{
+    fixture *f = *state;
+    char path[FOLDER_PATH + 64], *text = NULL;
+    size_t bytes;
+    uint64_t rows = 0;
+    meddler other = {path, "SELECT hw_fp",
+                     "BEGIN; INSERT INTO environment VALUES(printf('%032x', 7), 'x');"
+                     "UPDATE decision SET env_fp = printf('%032x', 7); COMMIT"};
+    snprintf(path, sizeof path, "%s/frozen.db", f->folder);
+    campaign(path, &f->place[0], 1);
+    rfi_db db = open_db(path);
+    sqlite3_trace_v2(db.handle, SQLITE_TRACE_STMT, meddle, &other);
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(rfi_db_freeze(&db, "frozen", NULL, 0, out, &rows, &why));
+    fclose(out);
+    assert_true(rows > 0);
+    for (const char *row = text; (row = strstr(row, ",ENV_")); row++) {
+        char define[64];
+        snprintf(define, sizeof define, "#define %.36s ", row + 1);
+        assert_non_null(strstr(text, define));
+    }
+    free(text);
+    rfi_db_close(&db);
+}
+
+/* Records for ever, and counts what it was told is recorded, until it is killed. */
+static void record_for_ever(const char *path, const facts_place *place, volatile unsigned *told)
+{
+    rf_variant variant = facts_variant(names[0], 0, 1);
+    rfi_key key = facts_key(place, 1, 4096);
+    rfi_measurement m = facts_measurement(&key, &variant, 8, 1000);
+    rf_store *store = NULL;
+    if (rf_store_open(path, NULL, 0, &store, NULL) || facts_begin(store, place, NULL))
+        _exit(1);
+    while (store->v->record(store, &m, 1, NULL) == RF_OK)
+        ++*told;
+    _exit(1);
+}
+
+/* Of two that write at once one is killed. */
+static void what_a_killed_tuner_was_told_is_there(void **state)
+{
+    fixture *f = *state;
+    char path[FOLDER_PATH + 64];
+    snprintf(path, sizeof path, "%s/killed.db", f->folder);
+    volatile unsigned *told =
+        mmap(NULL, 2 * sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(told, MAP_FAILED);
+    for (unsigned i = 0; i < 12; i++) {
+        pid_t child[2];
+        unlink(path);
+        for (int c = 0; c < 2; c++) {
+            told[c] = 0;
+            if ((child[c] = fork()) == 0)
+                record_for_ever(path, &f->place[c], &told[c]);
+        }
+        for (int c = 0; c < 2; c++) {
+            int status;
+            usleep(4000 + 2500 * i);
+            kill(child[c], SIGKILL);
+            assert_int_equal(waitpid(child[c], &status, 0), child[c]);
+            assert_true(WIFSIGNALED(status));
+        }
+        MUST(rfi_db_create(path, &why));
+        check(path);
+        int64_t there = count(path, "measurement"), said = (int64_t)told[0] + told[1];
+        assert_in_range(there, said, said + 2); /* done, but killed before it could say so */
+    }
+    munmap((void *)(uintptr_t)told, 2 * sizeof *told);
+}
+
 /* Merges for ever, until it is killed. */
 static void merge_for_ever(const char *into, const char *from)
 {
@@ -671,6 +771,9 @@ int main(void)
         FACT(without_a_step_there_is_no_way),
         FACT(writers_lose_no_row_and_see_no_lock),
         FACT(an_empty_file_is_filled_by_one_of_many),
+        FACT(a_check_is_of_one_state_of_the_file),
+        FACT(a_table_is_of_one_state_of_the_file),
+        FACT(what_a_killed_tuner_was_told_is_there),
         FACT(a_killed_merge_leaves_the_old_file_or_the_new),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
