@@ -222,18 +222,19 @@ FROM environment e
 LEFT JOIN environment_fields f ON f.env_fp = e.env_fp AND f.rank = '' AND f.field = 'transports'
 LEFT JOIN environment_fields i ON i.env_fp = e.env_fp AND i.rank = '' AND i.field = 'islands';
 
--- Every decision with all that belongs to it; `newest` numbers those of a key and a set of transports, the latest environment
--- first.
+-- Every decision with all that belongs to it; `newest` numbers those of a key and a set of transports (and a grouping, if it may
+-- sum by it), the latest environment first.
 CREATE VIEW decisions AS
 SELECT substr(d.hw_fp, 1, 8) AS host, d.*, t.transports, t.islands, v.name AS variant, c.started_utc AS tuned_utc,
        row_number() OVER (PARTITION BY d.hw_fp, d.architecture, d.op, d.world, d.dtype, d.mode, d.admits, d.hidden,
-                          d.bucket_bytes, t.transports ORDER BY c.started_utc DESC, c.campaign DESC) AS newest
+                          d.bucket_bytes, t.transports, iif(instr(d.admits, 'reassoc'), t.islands, '')
+                          ORDER BY c.started_utc DESC, c.campaign DESC) AS newest
 FROM decision d
 JOIN variant v ON v.variant_hash = d.variant_hash
 JOIN campaign c ON c.campaign = d.campaign
 JOIN environment_transports t ON t.env_fp = d.env_fp;
 
--- Of each key the latest decision for each set of transports, whatever else its environment is.
+-- Of each key the latest decision for each set of transports (and such a grouping), whatever else its environment is.
 CREATE VIEW current AS
 SELECT * FROM decisions
 WHERE newest = 1

@@ -55,9 +55,10 @@ static const char tail[] = "const rf_frozen %s = {" XSTR(RF_ABI) ", sizeof(row),
 #define ADMITS                   RFI_ADMITS_LIST(SET)
 static const char rows_sql[] =
     "SELECT hw_fp, env_fp, architecture, op, world, dtype, mode, grid, hidden, bucket_bytes, "
-    "variant_hash, variant, median_ns, admits, transports FROM decisions "
+    "variant_hash, variant, median_ns, admits, transports || iif(islands <> '' AND "
+    "instr(admits, 'reassoc'), ' islands=' || islands, '') AS met FROM decisions "
     "ORDER BY hw_fp, architecture, CASE op" OPS " END, world, CASE dtype" DTYPES " END, "
-    "mode = 'graph', CASE admits" ADMITS " END, transports, hidden, bucket_bytes, newest";
+    "mode = 'graph', CASE admits" ADMITS " END, met, hidden, bucket_bytes, newest";
 
 static void write_bytes(const char *hex, FILE *out)
 {

@@ -48,11 +48,23 @@ static size_t lower_bound(const rf_frozen *table, const rfi_frozen_row *wanted)
     return low;
 }
 
-static void transports_of(const char *env_text, char *out, size_t size)
+/* A line of an environment without a rank (create.c): where its value begins, and its length. */
+static const char *value_of(const char *env_text, const char *field, int *length)
 {
-    static const char field[] = "\ntransports=";
-    const char *line = strstr(env_text, field), *value = line ? line + sizeof field - 1 : "";
-    snprintf(out, size, "%.*s", (int)strcspn(value, "\n"), value);
+    const char *line = strstr(env_text, field), *value = line ? line + strlen(field) : "";
+    *length = (int)strcspn(value, "\n");
+    return value;
+}
+
+/* As in rows (store.h). */
+static void transports_of(const rfi_key *key, char *out, size_t size)
+{
+    int n, m;
+    const char *transports = value_of(key->env->text, "\ntransports=", &n);
+    const char *islands = value_of(key->env->text, "\nislands=", &m);
+    int grouped = m && key->admits & RF_VARIANT_REASSOC;
+    snprintf(out, size, "%.*s%s%.*s", n, transports, grouped ? " islands=" : "", grouped ? m : 0,
+             islands);
 }
 
 /* Of the rows that are equal to `wanted`, for a caller in the environment `env`. NULL: none. */
@@ -78,7 +90,7 @@ static int fetch(void *ctx, const rfi_key *key, rfi_pick pick, rfi_row *out)
 {
     const rf_frozen *table = ctx;
     char transports[RFI_NAME];
-    transports_of(key->env->text, transports, sizeof transports);
+    transports_of(key, transports, sizeof transports);
     rfi_frozen_row wanted = {.arch = key->arch,
                              .transports = transports,
                              .op = key->op,

@@ -103,7 +103,8 @@ typedef struct rfi_store_vtable {
     int (*measured)(rf_store *s, const rfi_key *key, const rf_variant *variant, uint32_t grid,
                     rfi_measurement *out);
     /* Opens a campaign; it gets 128 random bits as id. One at a time per store: one that an error
-     * kept from its end stays as if killed. Creates the database if there is none. Errors: E_DB_*: the file cannot be written, and says why. */
+     * kept from its end stays as if killed. Creates the database if there is none. Errors: E_DB_*:
+     * the file cannot be written, and says why. */
     rf_result (*begin)(rf_store *s, const rfi_campaign *campaign, rf_error *err);
     /* Appends facts: one short BEGIN IMMEDIATE transaction, all or none. */
     rf_result (*record)(rf_store *s, const rfi_measurement *m, size_t n, rf_error *err);
@@ -132,7 +133,9 @@ typedef struct rfi_frozen_row {
     unsigned char env[16]; /* environment of the deciding campaign */
     const char *env_text;
     const char *arch;
-    const char *transports; /* of the environment: its line of that name, "" = it has none */
+    const char
+        *transports; /* of the environment: its line of that name, "" = it has none; for a
+                      * set with reassoc " islands=" and that line behind it, if there is one */
     uint8_t op, world, dtype, mode, admits;
     uint32_t grid;
     uint64_t hidden, bucket;

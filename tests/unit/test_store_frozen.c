@@ -132,6 +132,28 @@ static void transports_have_rows_of_their_own(void **state)
     assert_string_equal(ask(&both, 4, 4096).variant, "");
 }
 
+/* For a set that sums by it: by its neighbours with the same transports it is passed over. */
+static void groupings_have_rows_of_their_own(void **state)
+{
+    (void)state;
+    facts_place one = facts_at(here.hw.text, "r0.kernel=1\ntransports=host\nislands=0,1|2,3\n");
+    facts_place two = facts_at(here.hw.text, "r0.kernel=1\ntransports=host\nislands=0,2|1,3\n");
+    facts_place none = facts_at(here.hw.text, "r0.kernel=1\ntransports=host\n");
+    rows[6].admits = rows[7].admits = RF_VARIANT_DEPENDENT | RF_VARIANT_REASSOC;
+    rows[6].transports = "host";
+    rows[6].variant = "none";
+    rows[7].transports = "host islands=0,1|2,3";
+    rows[7].variant = "one";
+    one.admits = two.admits = none.admits = rows[6].admits;
+    rows[6].env_text = none.env.text;
+    rows[7].env_text = one.env.text;
+    memcpy(rows[6].env, none.env.hash, 16);
+    memcpy(rows[7].env, one.env.hash, 16);
+    assert_string_equal(ask(&one, 4, 4096).variant, "one");
+    assert_string_equal(ask(&two, 4, 4096).variant, "");
+    assert_string_equal(ask(&none, 4, 4096).variant, "none");
+}
+
 static void what_was_frozen_without_it_answers_too(void **state)
 {
     (void)state;
@@ -271,6 +293,7 @@ int main(void)
         FACT(other_hardware_is_not_answered),
         FACT(an_opt_in_has_rows_of_its_own),
         FACT(transports_have_rows_of_their_own),
+        FACT(groupings_have_rows_of_their_own),
         FACT(what_was_frozen_without_it_answers_too),
         FACT(an_empty_table_is_legal),
         FACT(it_cannot_be_written),
