@@ -441,9 +441,12 @@ class Communicator:
             raise ValueError("capture_sizes is empty")
         if not 0 <= tune_seconds <= 86400:
             raise ValueError(f"tune_seconds is {tune_seconds!r}, expected 0 to 86400")
+        for name, value in (("flags", self._flags), ("deadline_ms", self._deadline_ms)):
+            if _whole(name, value, least=0) >= 1 << 32:  # ctypes would cut it down
+                raise ValueError(f"{name} is {value}, expected less than 2**32")
         self._device = device_of(self._device_name)
         self._max_count = self._sizes[-1] * self._hidden
-        if self._max_count > MOST_COUNT:  # ctypes would cut it down to 64 bits
+        if self._max_count > MOST_COUNT:  # the same, to 64 bits
             raise ValueError(f"{self._sizes[-1]} rows of {hidden_dim} elements are more than {MOST_COUNT}")
         kind, sizes = self._device.name.partition(":")[0], f"{len(self._sizes)} sizes up to {self._sizes[-1]}"
         return f"{kind}, {sizes} x {hidden_dim} {list(DTYPES)[self._dtype]}, tune_seconds {tune_seconds}"
@@ -456,8 +459,8 @@ class Communicator:
         if group.rank == 0:
             store = c_void_p()
             shipped = _first_file("shipped.db", "../../generated/shipped.db")
-            paths = [path and os.fsencode(path) for path in (tune_cache, shipped)]
-            if b"\0" in (paths[0] or b""):
+            paths = [None if path is None else os.fsencode(path) for path in (tune_cache, shipped)]
+            if paths[0] == b"" or b"\0" in (paths[0] or b""):
                 raise ValueError(f"tune_cache is {tune_cache!r}, expected the path of a file")
             flags = 0 if tune_seconds else STORE_READ
             check(self._lib.rf_store_open(*paths, flags, ctypes.byref(store), ctypes.byref(err)), err)

@@ -140,12 +140,12 @@ class Refusals(unittest.TestCase):
 class Unanimous(unittest.TestCase):
     """One rank cannot: both say why, in the same words."""
 
-    def verdict(self, pattern, rank_1=None, dies=(), flags=0, **arguments):
-        """rank_1: what rank 1 does before it calls setup(); arguments: of its setup(), where they differ."""
+    def verdict(self, pattern, rank_1=None, dies=(), flags=0, made=None, **arguments):
+        """rank_1: what rank 1 does before it calls setup(); made, arguments: how it is made and set up there."""
         def rank(group):
             if group.rank == 1 and rank_1:
                 rank_1(group)
-            comm = rankfold.Communicator(group, "cpu", flags=flags)
+            comm = rankfold.Communicator(group, "cpu", **{"flags": flags, **(made or {} if group.rank == 1 else {})})
             call = {"hidden_dim": HIDDEN, "dtype": "float32", "capture_sizes": SIZES}
             done = comm.setup(**{**call, **(arguments if group.rank == 1 else {})})
             return done, comm.initialized, comm.should_use(Tensor((1, HIDDEN))), comm.disabled
@@ -169,14 +169,23 @@ class Unanimous(unittest.TestCase):
             with self.subTest(pattern):
                 self.verdict(pattern, **arguments)
 
+    def test_numbers_that_c_would_cut_down(self):
+        for pattern, made in (("rank 1: deadline_ms is 4294967297", {"deadline_ms": 2**32 + 1}),
+                              ("rank 1: deadline_ms is -1", {"deadline_ms": -1}),
+                              ("rank 1: deadline_ms is 0.5", {"deadline_ms": 0.5}),
+                              ("rank 1: flags is 4294967296", {"flags": 2**32})):
+            with self.subTest(pattern):
+                self.verdict(pattern, made=made)
+
     def test_a_cache_that_is_no_path(self):
-        def rank(group):
-            comm = rankfold.Communicator(group, "cpu")
-            return comm.setup(HIDDEN, "float32", SIZES, tune_cache="a\0b"), comm.disabled
-        results = run(2, rank)
-        self.assertFalse(results[0][0])
-        self.assertRegex(results[0][1], "rank 0: tune_cache is 'a.x00b'")
-        self.assertEqual(results[0], results[1])
+        for cache, said in (("a\0b", "rank 0: tune_cache is 'a.x00b'"), ("", "rank 0: tune_cache is ''")):
+            def rank(group):
+                comm = rankfold.Communicator(group, "cpu")
+                return comm.setup(HIDDEN, "float32", SIZES, tune_cache=cache), comm.disabled
+            results = run(2, rank)
+            self.assertFalse(results[0][0])
+            self.assertRegex(results[0][1], said)
+            self.assertEqual(results[0], results[1])
 
     def test_arguments_that_differ(self):
         for pattern, arguments in (
