@@ -133,7 +133,8 @@ typedef struct rfi_backend {
                    uint32_t word);
     /* Clears own region for a new start, in the generation of the params; the core has drained and
      * synchronised the ranks around it. */
-    void (*clear)(rfi_device *device, uint8_t transport, const rf_params *channel, size_t bytes);
+    rf_result (*clear)(rfi_device *device, uint8_t transport, const rf_params *channel,
+                       size_t bytes, rf_error *err);
     rf_result (*drain)(rfi_device *device,
                        uint32_t timeout_ms); /* all launches of this rank are done */
     /* Ends the device's launches for good (E_CLOSED). */

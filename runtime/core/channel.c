@@ -21,15 +21,17 @@ void rfi_channels_link(rf_comm *comm)
         }
 }
 
-void rfi_channels_clear(rf_comm *comm)
+rf_result rfi_channels_clear(rf_comm *comm, rf_error *err)
 {
-    for (int i = 0, t; (t = rfi_transport_on(comm, i)) >= 0; i++)
-        for (uint32_t c = 0; c < comm->config.channels; c++) {
+    rf_result bad = RF_OK;
+    for (int i = 0, t; !bad && (t = rfi_transport_on(comm, i)) >= 0; i++)
+        for (uint32_t c = 0; !bad && c < comm->config.channels; c++) {
             rf_params *p = &comm->channels[c].params[t];
             p->generation = comm->generation;
-            comm->backend->clear(comm->device, (uint8_t)t, p,
-                                 comm->transport[t].layout.region_bytes);
+            bad = comm->backend->clear(comm->device, (uint8_t)t, p,
+                                       comm->transport[t].layout.region_bytes, err);
         }
+    return bad;
 }
 
 typedef struct request {

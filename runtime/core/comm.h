@@ -135,7 +135,7 @@ uint32_t rfi_class_grid(uint64_t bytes);
 
 /* channel.c: fills the params of all channels, and clears the own regions. */
 void rfi_channels_link(rf_comm *comm);
-void rfi_channels_clear(rf_comm *comm);
+rf_result rfi_channels_clear(rf_comm *comm, rf_error *err);
 
 /* plan.c: fills class_plan and loads its variants. */
 rf_result rfi_class_plans(rf_comm *comm, rf_error *err);

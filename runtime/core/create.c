@@ -318,7 +318,9 @@ static rf_result start(rf_comm *comm, rf_error *err)
     comm->n_channels = 1;
     snprintf(comm->channels[0].name, sizeof comm->channels[0].name, "default");
     rfi_channels_link(comm);
-    rfi_channels_clear(comm);
+    rf_result bad = rfi_channels_clear(comm, err);
+    if (bad)
+        return bad;
     for (int d = 0; d < RFI_DTYPES; d++)
         comm->max_count[d] = comm->config.capacity_bytes / rf_dtype_size((rf_dtype)d);
     return rfi_class_plans(comm, err);

@@ -75,13 +75,13 @@ static rf_result drain(rf_comm *comm, const char *step, uint32_t timeout_ms, rf_
                : RF_OK;
 }
 
-static void clear(rf_comm *comm)
+static rf_result clear(rf_comm *comm, rf_error *err)
 {
-    rfi_channels_clear(comm);
     for (uint32_t c = 0; c < comm->config.channels; c++) {
         comm->channels[c].stream = 0;
         comm->channels[c].told = 0;
     }
+    return rfi_channels_clear(comm, err);
 }
 
 /* Drain, barrier, clear, barrier: nobody clears while a peer's kernel may still write or read, and
@@ -99,9 +99,9 @@ rf_result rf_comm_reset(rf_comm *comm, uint32_t timeout_ms, rf_error *err)
         return bad;
     pthread_mutex_lock(&comm->lock);
     comm->generation++;
-    clear(comm);
+    bad = clear(comm, &mine);
     pthread_mutex_unlock(&comm->lock);
-    bad = rfi_agree(comm, "reset", RF_OK, NULL, timeout_ms, err);
+    bad = rfi_agree(comm, "reset", bad, &mine, timeout_ms, err);
     for (int i = 0, t; bad && (t = rfi_transport_on(comm, i)) >= 0; i++)
         for (uint32_t c = 0; c < comm->config.channels; c++) /* not everybody is ready */
             poison(comm, (uint8_t)t, c, comm->rank, RF_FAULT_ABORT);

@@ -264,12 +264,14 @@ static void cpu_poison(rfi_device *d, uint8_t transport, const rf_params *channe
 }
 
 /* The header alone: nothing in a slot is valid without a sequence number that says so. */
-static void cpu_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
+static rf_result cpu_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes,
+                           rf_error *err)
 {
-    (void)d, (void)transport, (void)bytes;
+    (void)d, (void)transport, (void)bytes, (void)err;
     rf_region *r = (rf_region *)(void *)channel->peer[channel->rank];
     memset(r, 0, RF_REGION_HEADER);
     __atomic_store_n(&r->control.generation, channel->generation, __ATOMIC_RELEASE);
+    return RF_OK;
 }
 
 static rf_result cpu_drain(rfi_device *d, uint32_t timeout_ms)

@@ -450,32 +450,41 @@ static void cuda_poison(rfi_device *d, uint8_t transport, const rf_params *chann
 
 /* Zero, which is no epoch's tag and the lowest of flags; but between peers slots are all sentinel,
  * words of ones. */
-static void clear_memory(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
+static CUresult clear_memory(rfi_device *d, uint8_t transport, const rf_params *channel,
+                             size_t bytes)
 {
     const rfi_driver *v = d->driver;
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)channel->peer[d->rank];
     if (transport == RFI_TRANSPORT_HOST) {
         memset(rfi_cuda_host_of(d, channel->peer[d->rank]), 0, bytes);
-        return;
+        return CUDA_SUCCESS;
     }
-    v->cuMemsetD8Async(at, 0, bytes, d->stream);
-    v->cuMemsetD8Async(at + RF_REGION_HEADER, 0xff, RF_SLOTS * channel->slot_bytes, d->stream);
+    CUresult r = v->cuMemsetD8Async(at, 0, bytes, d->stream);
+    if (!r)
+        r = v->cuMemsetD8Async(at + RF_REGION_HEADER, 0xff, RF_SLOTS * channel->slot_bytes,
+                               d->stream);
+    return r;
 }
 
-static void cuda_clear(rfi_device *d, uint8_t transport, const rf_params *channel, size_t bytes)
+static rf_result cuda_clear(rfi_device *d, uint8_t transport, const rf_params *channel,
+                            size_t bytes, rf_error *err)
 {
     const rfi_driver *v = d->driver;
     CUdeviceptr control = (CUdeviceptr)(uintptr_t)channel->control;
     rfi_cuda_scope scope = rfi_cuda_enter(d);
-    clear_memory(d, transport, channel, bytes);
-    v->cuMemsetD8Async(control, 0, RF_CONTROLS * sizeof(rf_control), d->stream);
+    CUresult r = clear_memory(d, transport, channel, bytes);
+    if (!r)
+        r = v->cuMemsetD8Async(control, 0, RF_CONTROLS * sizeof(rf_control), d->stream);
     d->words[0] = channel->generation;
-    for (int i = 0; i < RF_CONTROLS; i++)
-        v->cuMemcpyHtoDAsync(control + i * sizeof(rf_control) + offsetof(rf_control, generation),
-                             d->words, sizeof channel->generation, d->stream);
-    rfi_cuda_wait(d, CLEAR_MS);
+    for (int i = 0; i < RF_CONTROLS && !r; i++)
+        r = v->cuMemcpyHtoDAsync(control + i * sizeof(rf_control) +
+                                     offsetof(rf_control, generation),
+                                 d->words, sizeof channel->generation, d->stream);
+    if (!r)
+        r = rfi_cuda_wait(d, CLEAR_MS);
     rfi_cuda_leave(d, scope);
     memset(channel->host_ctx, 0, sizeof(rf_page));
+    return r ? rfi_cuda_fail(d, err, "clear", "clearing of a channel's memory", r) : RF_OK;
 }
 
 /* ---- waiting for whatever the caller launched, on streams that only the caller knows: the whole

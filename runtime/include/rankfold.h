@@ -474,7 +474,7 @@ RF_API const rf_error *rf_comm_error(const rf_comm *comm);
  * thread; sticky. */
 RF_API void rf_comm_abort(rf_comm *comm);
 /* Collective: drain, barrier, clear, barrier. Revives poisoned channels; plans stay. Errors:
- * E_TIMEOUT, E_PEER: still poisoned. */
+ * E_TIMEOUT, E_PEER, and what a device met: still poisoned. */
 RF_API rf_result rf_comm_reset(rf_comm *comm, uint32_t timeout_ms, rf_error *err);
 /* Collective, ordered: drain, unmap imports, agree, free exports. The comm can only be destroyed
  * afterwards. A second call is a no-op (RF_OK). Errors: E_TIMEOUT and E_PEER name the missing rank;

@@ -476,7 +476,7 @@ static void a_reset_forgets_all_of_it(void **state)
     p.page[1].fault = (rf_fault){.code = RF_FAULT_ABORT, .culprit = 1};
     for (int r = 0; r < 2; r++) {
         p.params[r].generation = 2;
-        cuda->clear(&p.device[r], HOST, &p.params[r], BYTES);
+        assert_int_equal(cuda->clear(&p.device[r], HOST, &p.params[r], BYTES, NULL), RF_OK);
     }
     for (int r = 0; r < 2; r++) {
         assert_int_equal(poison_of(&p, r, &fault), 0);
@@ -517,7 +517,8 @@ static void a_region_of_a_peer_is_poisoned_and_cleared(void **state)
     rf_params params = {.rank = 1, .generation = 3, .slot_bytes = layout.slot_bytes};
     params.peer[1] = region;
     cuda->bind(&p.device[1], RFI_TRANSPORT_PEER, 0, &params);
-    cuda->clear(&p.device[1], RFI_TRANSPORT_PEER, &params, layout.region_bytes);
+    assert_int_equal(
+        cuda->clear(&p.device[1], RFI_TRANSPORT_PEER, &params, layout.region_bytes, NULL), RF_OK);
     const rf_control *lines = (const rf_control *)(void *)region;
     for (size_t i = 0; i < layout.region_bytes; i++) {
         size_t slots = RF_REGION_HEADER + RF_SLOTS * layout.slot_bytes;
