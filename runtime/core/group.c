@@ -35,7 +35,7 @@ rf_result rfi_agree(rf_comm *comm, const char *step, rf_result mine, const rf_er
 
 rf_result rfi_same(rf_comm *comm, const char *step, const rfi_term *mine, size_t n, rf_error *err)
 {
-    uint64_t values[RFI_TERMS], all[RF_MAX_WORLD * RFI_TERMS];
+    uint64_t values[RFI_TERMS], all[RF_MAX_WORLD * RFI_TERMS] = {0};
     for (size_t i = 0; i < n; i++)
         values[i] = mine[i].value;
     rf_result bad =

@@ -50,6 +50,17 @@ static rf_result check_shape(const rf_comm *comm, const rf_shape *s, size_t i, r
     return RF_OK;
 }
 
+/* What an earlier call has done to the comm would be blamed on the first candidate. */
+static rf_result check_health(const rf_comm *comm, rf_error *err)
+{
+    rf_health h;
+    rf_comm_check(comm, &h);
+    return h.code == RF_OK ? RF_OK
+                           : rfi_fail(err, RF_E_POISONED, h.culprit, "tune",
+                                      "channel %d is poisoned (%s); rf_comm_reset revives it",
+                                      h.channel, rf_strerror(h.code));
+}
+
 static rf_result check_arguments(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                                  const rf_tune_options *o, rf_error *err)
 {
@@ -125,6 +136,8 @@ rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
     rf_result rc = read_options(comm, options, &s.options, &why);
     if (rc == RF_OK)
         rc = check_arguments(comm, channel, shapes, n, &s.options, &why);
+    if (rc == RF_OK)
+        rc = check_health(comm, &why);
     rc = rfi_agree(comm, "tune", rc, &why, rfi_timeout_ms(comm), err);
     if (rc != RF_OK)
         return rc;

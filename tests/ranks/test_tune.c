@@ -618,6 +618,31 @@ static void test_ranks_that_differ_are_told(void **state)
     RANKS_ASSERT(ranks_run(2, mismatch, NULL, NULL));
 }
 
+/* The candidates are not to blame for a call that failed before. */
+static void poisoned(int rank, int world, void *arg)
+{
+    (void)arg;
+    rank_comm c = open_comm(rank, world, "poisoned");
+    rf_tune_options o = options("kernel_good");
+    rf_error err = {0};
+    rf_comm_abort(c.comm);
+    rank_barrier();
+    rf_result rc = rf_tune(c.comm, 0, &small, 1, &o, NULL, &err);
+    RANK_CHECK(rc == RF_E_POISONED, "%d %s", (int)rc, err.text);
+    RANK_CHECK(strstr(err.text, "rf_comm_reset revives it") != NULL, "%s", err.text);
+    rc = rf_comm_reset(c.comm, 5000, &err);
+    RANK_CHECK(rc == RF_OK, "%s", err.text);
+    rf_tune_summary s = tune(&c, &small, 1, &o);
+    RANK_CHECK(s.measured == 1 && s.timeout == 0, "%u %u", s.measured, s.timeout);
+    close_comm(&c);
+}
+
+static void test_a_poisoned_channel_is_no_candidates_fault(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, poisoned, NULL, NULL));
+}
+
 static void too_large_on_one(int rank, int world, void *arg)
 {
     rank_comm c = open_comm(rank, world, NULL);
@@ -751,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_a_killed_session_is_gone_on_with),
         cmocka_unit_test(test_a_full_disk_ends_the_session_and_the_winner_stays),
         cmocka_unit_test(test_a_store_for_reading_leaves_all_as_it_was),
+        cmocka_unit_test(test_a_poisoned_channel_is_no_candidates_fault),
         cmocka_unit_test(test_ranks_that_differ_are_told),
         cmocka_unit_test(test_a_bad_argument_on_one_rank_is_an_error_on_all),
         cmocka_unit_test(test_no_shapes_is_fine),
