@@ -22,14 +22,18 @@ extern const char rfi_schema_sql[];
     "WHERE d.hw_fp = ?1 AND d.architecture = ?2 AND d.op = ?3 AND d.world = ?4 AND d.dtype = ?5 "  \
     "AND d.mode = ?6 AND d.admits = ?11 AND d.hidden = ?7 AND "
 
-/* Of several environments one with the caller's transports, and of those the latest. */
+/* Of several environments one with the caller's transports, and of those the latest. ?12 may begin
+ * anywhere in the text, and go to its end: the mark behind it. */
+#define RFI_END_OF_ENV "\4"
 #define RFI_BEST_ENV                                                                               \
-    "(SELECT instr(e.env_text, ?12) FROM environment e WHERE e.env_fp = d.env_fp) = 0, "           \
+    "(SELECT instr(e.env_text || '" RFI_END_OF_ENV                                                 \
+    "', ?12) FROM environment e WHERE e.env_fp = d.env_fp) = 0, "                                  \
     "c.started_utc DESC, d.campaign DESC"
 
 /* Measured over the caller's transports, or nobody said over which. */
 #define RFI_LIKE_ENV                                                                               \
-    "(SELECT instr(e.env_text, ?12) OR NOT instr(e.env_text, 'transports=') FROM environment e "   \
+    "(SELECT instr(e.env_text || '" RFI_END_OF_ENV                                                 \
+    "', ?12) OR NOT instr(e.env_text, 'transports=') FROM environment e "                          \
     "WHERE e.env_fp = d.env_fp)"
 
 #define RFI_SHAPES_OF_HOST                                                                         \

@@ -107,16 +107,19 @@ typedef struct asked {
     layer *layer;
 } asked;
 
-/* The line of the transports with its ends, and for who sums by it that of the grouping behind it
- * (create.c); or "", which is found in every text. */
+/* The line of the transports with its ends; for who sums by the grouping, whose line comes behind
+ * if it has one (create.c), all from there to the end. "", where there is none, is in every text.
+ */
 static void bind_transports(sqlite3_stmt *statement, int at, const rfi_key *key)
 {
     const char *line = strstr(key->env->text, "\ntransports=");
     if (!line)
-        line = "";
-    size_t length =
-        key->admits & RF_VARIANT_REASSOC || !*line ? strlen(line) : strcspn(line + 1, "\n") + 2;
-    sqlite3_bind_text(statement, at, line, (int)length, SQLITE_TRANSIENT);
+        sqlite3_bind_text(statement, at, "", 0, SQLITE_STATIC);
+    else if (key->admits & RF_VARIANT_REASSOC)
+        sqlite3_bind_text(statement, at, sqlite3_mprintf("%s%s", line, RFI_END_OF_ENV), -1,
+                          sqlite3_free);
+    else
+        sqlite3_bind_text(statement, at, line, (int)strcspn(line + 1, "\n") + 2, SQLITE_TRANSIENT);
 }
 
 /* ?1 hw, ?2 arch, ?3 op, ?4 world, ?5 dtype, ?6 mode, ?7 hidden, ?8 bucket, ?9 env, ?10 rows, ?11

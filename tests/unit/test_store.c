@@ -566,6 +566,23 @@ static void a_grouping_tuned_later_hides_no_other(void **state)
     assert_int_equal(d.bucket, 8 * 4096 * 4);
 }
 
+/* ... nor that of the links, which no line names. */
+static void a_grouping_tuned_later_does_not_hide_the_links_own(void **state)
+{
+    fixture *f = *state;
+    facts_place before = reassoc_at("r0.kernel=5.0\ntransports=peer,host\n");
+    facts_place other = reassoc_at(one_env), now = reassoc_at(links_env);
+    const uint64_t rows[] = {2, 4, 8};
+    tune_islands(f, &before, 4);
+    tune_islands(f, &other, 4);
+    for (size_t i = 0; i < 3; i++) {
+        rfi_key key = facts_key(&now, rows[i], 4096);
+        rfi_decision d = ask(f->store, &key, facts_have_all);
+        assert_string_equal(d.variant, f->islands.name);
+        assert_int_equal(d.rung, i == 1 ? RF_RUNG_OTHER_ENV : RF_RUNG_NEAREST);
+    }
+}
+
 static void a_key_is_of_its_campaigns_set(void **state)
 {
     fixture *f = *state;
@@ -734,6 +751,7 @@ int main(void)
         FACT(what_was_tuned_before_the_file_was_set_is_a_partial_answer),
         FACT(sums_by_one_grouping_say_nothing_of_another),
         FACT(a_grouping_tuned_later_hides_no_other),
+        FACT(a_grouping_tuned_later_does_not_hide_the_links_own),
         FACT(a_key_is_of_its_campaigns_set),
         FACT(the_baseline_of_a_killed_session_stays_known),
         FACT(a_baseline_that_failed_is_infinitely_slow),
