@@ -1,6 +1,7 @@
 /* cpu streams: a queue with a thread of its own. Captured launches are kept in a graph and queued
  * again by each replay. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,16 +118,21 @@ static rf_result add(rf_cpu_stream *s, const item *new)
     return result;
 }
 
+/* Signals of the program's that this thread happens to take do not shorten it. */
+static rf_result pause_for(uint32_t us)
+{
+    struct timespec left = {.tv_sec = us / 1000000, .tv_nsec = (long)(us % 1000000) * 1000};
+    while (nanosleep(&left, &left) && errno == EINTR)
+        ;
+    return RF_OK;
+}
+
 static rf_result run_item(const item *i)
 {
     if (i->function)
         return i->function(i->arg);
-    if (!i->device) {
-        nanosleep(&(struct timespec){.tv_sec = i->pause_us / 1000000,
-                                     .tv_nsec = (long)(i->pause_us % 1000000) * 1000},
-                  NULL);
-        return RF_OK;
-    }
+    if (!i->device)
+        return pause_for(i->pause_us);
     rf_result result = RF_E_CLOSED;
     if (!__atomic_load_n(&i->device->ended, __ATOMIC_SEQ_CST))
         result = rfi_cpu_run(i->variant, &i->params);
@@ -198,6 +204,8 @@ rf_result rf_cpu_stream_synchronize(rf_cpu_stream *s)
 {
     if (!s)
         return RF_E_ARG;
+    if (pthread_equal(pthread_self(), s->thread)) /* it would wait for itself */
+        return RF_E_STREAM;
     pthread_mutex_lock(&s->lock);
     rf_result result = RF_E_CAPTURE;
     if (!s->graph) {

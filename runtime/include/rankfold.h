@@ -562,10 +562,10 @@ typedef struct rf_cpu_stream rf_cpu_stream;
 typedef struct rf_cpu_graph rf_cpu_graph;
 
 RF_API rf_result rf_cpu_stream_create(rf_cpu_stream **out, rf_error *err);
-/* Waits until all that was launched before is done. E_CAPTURE while capturing. Returns the first
- * error of a launch since the last synchronize. */
+/* Waits until all that was launched before is done. E_CAPTURE while capturing, E_STREAM from a
+ * function that runs in it. Returns the first error of a launch since the last synchronize. */
 RF_API rf_result rf_cpu_stream_synchronize(rf_cpu_stream *stream);
-/* Waits for the queue, ends the thread. NULL is fine. */
+/* Waits for the queue, ends the thread; not from a function that runs in it. NULL is fine. */
 RF_API void rf_cpu_stream_destroy(rf_cpu_stream *stream);
 /* Between begin and end, launches are recorded instead of run. */
 RF_API rf_result rf_cpu_capture_begin(rf_cpu_stream *stream);

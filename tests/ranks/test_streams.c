@@ -1,6 +1,8 @@
 /* Streams, graphs, replays and skew. Cases F17 to F24. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "core/clock.h"
 #include "core/codes.h"
 #include "group.h"
 #include "one_slot.h"
@@ -456,6 +459,58 @@ static void test_misuse_of_a_capture(void **state)
     rf_cpu_graph_destroy(g);
 }
 
+static rf_result wait_for_itself(void *stream)
+{
+    return rf_cpu_stream_synchronize(stream);
+}
+
+static void test_a_function_that_waits_for_its_own_stream(void **state)
+{
+    (void)state;
+    rf_cpu_stream *s;
+    assert_int_equal(rf_cpu_stream_create(&s, NULL), RF_OK);
+    assert_int_equal(rf_cpu_stream_call(s, wait_for_itself, s), RF_OK);
+    assert_int_equal(rf_cpu_stream_synchronize(s), RF_E_STREAM);
+    assert_int_equal(rf_cpu_stream_synchronize(s), RF_OK);
+    rf_cpu_stream_destroy(s);
+}
+
+static void ignore(int signal)
+{
+    (void)signal;
+}
+
+static rf_result take_signals(void *here)
+{
+    *(pthread_t *)here = pthread_self();
+    return RF_OK;
+}
+
+static void interrupted(int rank, int world, void *arg)
+{
+    (void)rank, (void)world, (void)arg;
+    rf_cpu_stream *s = new_stream();
+    pthread_t thread;
+    uint64_t begin = rfi_now_ns();
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = ignore}, NULL);
+    rf_cpu_stream_call(s, take_signals, &thread);
+    RANK_CHECK(rf_cpu_stream_synchronize(s) == RF_OK, "no thread");
+    rf_cpu_stream_delay(s, 100000);
+    for (int i = 0; i < 20; i++) {
+        pthread_kill(thread, SIGUSR1);
+        usleep(1000);
+    }
+    RANK_CHECK(rf_cpu_stream_synchronize(s) == RF_OK, "no pause");
+    RANK_CHECK(rfi_now_ns() - begin >= 100000000u, "a pause was cut short");
+    rf_cpu_stream_destroy(s);
+}
+
+static void test_signals_do_not_shorten_a_pause(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(1, interrupted, NULL, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -470,6 +525,8 @@ int main(void)
         cmocka_unit_test(test_overlapping_replays_poison),
         cmocka_unit_test(test_an_old_graph_is_an_error),
         cmocka_unit_test(test_misuse_of_a_capture),
+        cmocka_unit_test(test_a_function_that_waits_for_its_own_stream),
+        cmocka_unit_test(test_signals_do_not_shorten_a_pause),
     };
     return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
 }
