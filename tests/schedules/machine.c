@@ -56,7 +56,7 @@ struct machine {
     uint64_t *changed[RF_MAX_WORLD]; /* and the step of that */
     uint64_t paused[RF_MAX_WORLD];
     uint64_t abort_at;
-    uint32_t aborts;
+    uint32_t not_aborted;
     int torn;
     kernel *first[RF_MAX_WORLD],
         *last[RF_MAX_WORLD]; /* streams; the first may be running, and the second */
@@ -345,7 +345,9 @@ int machine_run(machine *m)
             }
         }
         if (m->steps == m->abort_at && m->abort_at) {
-            m->page[m->aborts].abort = 1;
+            for (uint32_t r = 0; r < m->config.world; r++) {
+                m->page[r].abort = r != m->not_aborted;
+            }
         }
         uint32_t rank = machine_random(m, m->config.world), left = 0;
         for (uint32_t r = 0; r < m->config.world; r++) {
@@ -389,9 +391,9 @@ int machine_is_poisoned(const machine *m, uint32_t rank)
     return n == RF_CONTROLS;
 }
 
-void machine_abort(machine *m, uint32_t rank, uint64_t step)
+void machine_abort_others(machine *m, uint32_t rank, uint64_t step)
 {
-    m->aborts = rank;
+    m->not_aborted = rank;
     m->abort_at = step;
 }
 

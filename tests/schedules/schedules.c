@@ -140,7 +140,7 @@ static const kernel_row *pick(machine *m, const series *s, uint32_t world, uint3
 typedef enum trouble {
     TROUBLE_NONE,
     TROUBLE_AWAY,  /* it does not launch */
-    TROUBLE_ABORT, /* and the next one is aborted before the deadline */
+    TROUBLE_ABORT, /* and all others are aborted before the deadline, each for itself */
     TROUBLE_STALE  /* it launches with the params of another generation */
 } trouble;
 
@@ -177,12 +177,15 @@ static int is_record(const machine *m, uint32_t r, const call *c, uint64_t seque
 static int is_blamed(const machine *m, uint32_t world, uint32_t absent, trouble t, const call *c,
                      uint64_t sequence)
 {
-    uint32_t culprit = t == TROUBLE_ABORT ? (absent + 1) % world : absent;
     uint32_t code = t == TROUBLE_ABORT   ? RF_FAULT_ABORT
                     : t == TROUBLE_STALE ? RF_FAULT_GENERATION
                                          : RF_FAULT_DEADLINE;
     for (uint32_t r = 0; r < world; r++) {
-        if ((r != absent || t == TROUBLE_STALE) && !is_record(m, r, c, sequence, code, culprit)) {
+        uint32_t aborted = RF_POISON_CULPRIT(machine_page(m, r)->poison);
+        uint32_t culprit = t == TROUBLE_ABORT ? aborted : absent;
+        if ((r != absent || t == TROUBLE_STALE) &&
+            (culprit >= world || (t == TROUBLE_ABORT && culprit == absent) ||
+             !is_record(m, r, c, sequence, code, culprit))) {
             return 0;
         }
     }
@@ -231,7 +234,7 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
     shuffle(m, order, world);
     wrong[0] = 0;
     if (t == TROUBLE_ABORT) {
-        machine_abort(m, (absent + 1) % world, LATER);
+        machine_abort_others(m, absent, LATER);
     }
     for (uint32_t k = 0; k < n; k++) {
         uint32_t grid = 1 + machine_random(m, s->grid);
