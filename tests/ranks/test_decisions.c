@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "core/codes.h"
 #include "group.h"
 
 static const rf_shape shape = {RF_ALL_REDUCE, RF_F32, RF_EAGER, 4, 256};
@@ -75,6 +76,134 @@ static void test_fallback_is_said_before_the_stream_is_touched(void **state)
 {
     (void)state;
     RANKS_ASSERT(ranks_run(3, fallback, (void *)group_name(), NULL));
+}
+
+/* ---- what was decided is what is launched ---- */
+
+#define DECIDED_GRID 100u /* more than there is room for */
+
+static struct {
+    const rf_variant *variant;
+    uint32_t grid;
+} launched;
+
+static rf_result note_launch(rfi_device *device, const rf_variant *variant, const rf_params *params,
+                             void *stream, rf_error *err)
+{
+    launched.variant = variant, launched.grid = params->grid;
+    return rfi_backend_cpu.launch(device, variant, params, stream, err);
+}
+
+static void few_blocks(const rfi_device *device, rfi_capabilities *out)
+{
+    rfi_backend_cpu.capabilities(device, out);
+    out->max_grid = 60;
+}
+
+static const rf_variant *decided[2]; /* by mode */
+
+/* Twice the rows: of an earlier build, whose name is left; four times: without a grid. */
+static int lookup_decided(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx,
+                          rfi_decision *out)
+{
+    const rf_variant *v = decided[key->mode];
+    (void)s, (void)have, (void)ctx;
+    *out = (rfi_decision){.rung = RF_RUNG_EXACT,
+                          .bucket = rfi_bucket(key->bytes),
+                          .grid = key->rows == 16 ? 0 : DECIDED_GRID,
+                          .median_ns = 1000};
+    if (key->rows != 8)
+        memcpy(out->hash, v->hash, sizeof out->hash);
+    snprintf(out->variant, sizeof out->variant, "%s", v->name);
+    return 1;
+}
+
+/* The n-th that runs everywhere with any count, or that is for a hidden size. */
+static const rf_variant *pick(const rf_comm *comm, int n, int with_hidden)
+{
+    for (size_t i = 0; i < rfi_variant_count(comm); i++) {
+        const rf_variant *v = rfi_variant_at(comm, i);
+        if (v->dtype == RF_F32 && !!v->hidden == with_hidden &&
+            (v->hidden || v->isa == RFI_ISA_SCALAR) && !n--)
+            return v;
+    }
+    RANK_CHECK(0, "the pack has too few variants");
+    return NULL;
+}
+
+static void check_launched(const rf_comm *comm, const rf_variant *v, const char *what)
+{
+    RANK_CHECK(launched.variant == v && launched.grid == comm->max_grid, "%s: %s, grid %u, not %s",
+               what, launched.variant->name, launched.grid, v->name);
+}
+
+static void launches(int rank, int world, void *arg)
+{
+    static const rfi_store_vtable v = {
+        .lookup = lookup_decided, .warning = no_warning, .generation = one_generation};
+    static rf_store store = {&v};
+    rfi_backend backend = rfi_backend_cpu;
+    rf_config config = group_config();
+    rf_comm *comm;
+    rf_error err = {0};
+    backend.launch = note_launch;
+    backend.capabilities = few_blocks;
+    if (rank == 0)
+        config.store = &store;
+    RANK_CHECK(!group_try(&backend, arg, &config, rank, world, &comm, &err), "%s", err.text);
+    RANK_CHECK(comm->max_grid && comm->max_grid < DECIDED_GRID, "%u blocks", comm->max_grid);
+    decided[RF_EAGER] = pick(comm, 0, 0), decided[RF_GRAPH] = pick(comm, 1, 0);
+    const rf_shape shapes[] = {shape,
+                               {RF_ALL_REDUCE, RF_F32, RF_GRAPH, 4, 256},
+                               {RF_ALL_REDUCE, RF_F32, RF_EAGER, 8, 256},
+                               {RF_ALL_REDUCE, RF_F32, RF_EAGER, 16, 256}};
+    RANK_CHECK(rf_prepare(comm, 0, shapes, 4, &err) == RF_OK, "%s", err.text);
+
+    rf_plan_info info;
+    group_call(comm, 0, NULL, 0, RF_F32, N, 1, 0, 0);
+    check_launched(comm, decided[RF_EAGER], "eager");
+    group_call(comm, 0, NULL, 0, RF_F32, 2 * N, 1, 0, 0);
+    check_launched(comm, decided[RF_EAGER], "by name");
+    RANK_CHECK(rf_plan_query(comm, 0, 4 * N, RF_F32, RF_EAGER, &info) == RF_OK, "query");
+    RANK_CHECK(info.rung == RF_RUNG_CLASS || info.rung == RF_RUNG_GENERIC, "no grid: %s",
+               rf_rung_text(info.rung));
+
+    rf_cpu_stream *s;
+    rf_cpu_graph *graph;
+    float x[N] = {0};
+    rf_channel_rebind(comm, 0);
+    RANK_CHECK(!rf_cpu_stream_create(&s, NULL) && !rf_cpu_capture_begin(s), "stream");
+    RANK_CHECK(rf_all_reduce(comm, 0, x, x, N, RF_F32, s) == RF_OK, "capture");
+    check_launched(comm, decided[RF_GRAPH], "captured");
+    launched.variant = decided[RF_EAGER];
+    RANK_CHECK(rf_dispatch(comm, 0, x, x, N, RF_F32, s) == RF_OK, "capture");
+    check_launched(comm, decided[RF_GRAPH], "captured by rf_dispatch");
+    RANK_CHECK(rf_cpu_capture_end(s, &graph) == RF_OK, "capture");
+    rf_cpu_graph_destroy(graph);
+    rf_cpu_stream_destroy(s);
+    rf_channel_rebind(comm, 0);
+
+    group_call(comm, 0, decided[RF_GRAPH], DECIDED_GRID, RF_F32, N, 1, 0, 0);
+    check_launched(comm, decided[RF_GRAPH], "measured");
+    RANK_CHECK(rfi_plan_set(comm, 0, &shape, decided[RF_GRAPH], 0, 1, 1, &err) == RF_E_VARIANT,
+               "grid 0");
+    RANK_CHECK(rfi_plan_set(comm, 0, &shape, decided[RF_GRAPH], DECIDED_GRID, 1, 1, &err) == RF_OK,
+               "%s", err.text);
+    group_call(comm, 0, NULL, 0, RF_F32, N, 1, 0, 0);
+    check_launched(comm, decided[RF_GRAPH], "set");
+
+    const rf_variant *rows = pick(comm, 0, 1);
+    if (!rfi_refusal_here(comm, rows))
+        group_call(comm, 0, rows, 1, RF_F32, 2 * (uint64_t)rows->hidden, 1, 0, 0);
+    RANK_CHECK(rfi_launch(comm, 0, rows, 1, x, x, 500, RF_F32, NULL) == RF_E_VARIANT,
+               "%s takes 500 elements", rows->name);
+    group_close(comm);
+}
+
+static void test_what_was_decided_is_launched(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, launches, (void *)group_name(), NULL));
 }
 
 /* ---- F31, F32: tuned once, used with another capacity, in another environment ---- */
@@ -174,6 +303,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fallback_is_said_before_the_stream_is_touched),
+        cmocka_unit_test(test_what_was_decided_is_launched),
         cmocka_unit_test(test_a_table_of_another_capacity_or_driver_is_used),
     };
     return cmocka_run_group_tests_name("decisions", tests, NULL, NULL);

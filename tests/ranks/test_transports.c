@@ -117,12 +117,21 @@ static rf_result put(rfi_device *device, unsigned char *at, const void *from, si
     return rfi_backend_cpu.put(device, at, from, bytes);
 }
 
+#define FIRST_MOST 65536u /* bytes that kernels of the first kind can do */
+
+static const char *too_many(const rf_variant *v, uint64_t slot_bytes, uint64_t bytes)
+{
+    return v->transport == FIRST && bytes > FIRST_MOST
+               ? "too many bytes"
+               : rfi_backend_cpu.misfit(v, slot_bytes, bytes);
+}
+
 static const rfi_backend *two_kinds(void)
 {
     static rfi_backend b;
     b = rfi_backend_cpu;
     b.transports[0] = FIRST, b.transports[1] = SECOND, b.n_transports = 2;
-    b.permit = may, b.allocate = allocate, b.import = import, b.put = put;
+    b.permit = may, b.allocate = allocate, b.import = import, b.put = put, b.misfit = too_many;
     return &b;
 }
 
@@ -185,6 +194,14 @@ static void check_plan(const rf_comm *comm, const char *words)
                info.reason);
 }
 
+/* Kernels have met in memory of this kind. */
+static void check_steps(const rf_comm *comm, int transport, int rank)
+{
+    const rf_params *p = &comm->channels[0].params[transport];
+    RANK_CHECK(((const rf_region *)(const void *)p->peer[rank])->control.epoch > 0,
+               "no step on transport %d", transport);
+}
+
 static void one_is_left(int rank, int world, void *arg)
 {
     const attempt *a = arg;
@@ -207,6 +224,8 @@ static void one_is_left(int rank, int world, void *arg)
         if (!refusal)
             group_call(comm, 0, v, 64, RF_F32, 1000, i, 0, 0);
     }
+    check_steps(comm, a->words ? SECOND : FIRST, rank);
+    check_steps(comm, SECOND, rank);
     for (uint64_t i = 0; i < 4; i++)
         group_call(comm, 0, NULL, 0, RF_BF16, 3001, i, 1, (int)i % 2);
     group_close(comm);
@@ -264,6 +283,31 @@ static void test_none_left_is_an_error_with_both_reasons(void **state)
     (void)state;
     run(none_is_left, (attempt){.first = IMPORT, .second = ALLOCATE, .culprit = 1});
     run(none_is_left, (attempt){.first = ALLOCATE, .second = PERMIT, .culprit = 2});
+}
+
+/* What is prepared on the first kind is not taken for calls that are too large for it. */
+static void large_calls(int rank, int world, void *arg)
+{
+    const attempt *a = arg;
+    const uint64_t large = FIRST_MOST / 4 + 1;
+    rf_error err = {0};
+    rf_plan_info info;
+    rf_comm *comm = try_both(a, rank, world, RF_OK, &err);
+    rf_shape shape = {.dtype = RF_F32, .rows = 1, .hidden = large - 1};
+    RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+    check_plan(comm, NULL);
+    RANK_CHECK(!rf_plan_query(comm, 0, large, RF_F32, RF_EAGER, &info), "no plan");
+    RANK_CHECK(!strstr(info.variant, "_twin"), "%s", info.variant);
+    group_call(comm, 0, NULL, 0, RF_F32, large, 1, 0, 0);
+    shape.hidden = large;
+    RANK_CHECK(rf_supports(comm, &shape), "not supported");
+    group_close(comm);
+}
+
+static void test_what_is_too_large_for_one_kind_takes_the_other(void **state)
+{
+    (void)state;
+    run(large_calls, (attempt){.culprit = -1});
 }
 
 /* One pack has no kernels for the first kind: nothing is allocated for it. */
@@ -358,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_both_work),
         cmocka_unit_test(test_what_fails_on_one_rank_is_off_on_all),
         cmocka_unit_test(test_none_left_is_an_error_with_both_reasons),
+        cmocka_unit_test(test_what_is_too_large_for_one_kind_takes_the_other),
         cmocka_unit_test(test_a_kind_without_kernels_costs_nothing),
         cmocka_unit_test(test_a_pack_for_other_processors_is_said_to_be_one),
         cmocka_unit_test(test_abort_and_reset_reach_both),

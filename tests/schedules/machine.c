@@ -56,7 +56,7 @@ struct machine {
     uint64_t *changed[RF_MAX_WORLD]; /* and the step of that */
     uint64_t paused[RF_MAX_WORLD];
     uint64_t abort_at;
-    uint32_t not_aborted;
+    uint32_t aborted;
     int torn;
     kernel *first[RF_MAX_WORLD],
         *last[RF_MAX_WORLD]; /* streams; the first may be running, and the second */
@@ -346,7 +346,7 @@ int machine_run(machine *m)
         }
         if (m->steps == m->abort_at && m->abort_at) {
             for (uint32_t r = 0; r < m->config.world; r++) {
-                m->page[r].abort = r != m->not_aborted;
+                m->page[r].abort = m->aborted >> r & 1;
             }
         }
         uint32_t rank = machine_random(m, m->config.world), left = 0;
@@ -391,9 +391,9 @@ int machine_is_poisoned(const machine *m, uint32_t rank)
     return n == RF_CONTROLS;
 }
 
-void machine_abort_others(machine *m, uint32_t rank, uint64_t step)
+void machine_abort(machine *m, uint32_t ranks, uint64_t step)
 {
-    m->not_aborted = rank;
+    m->aborted = ranks;
     m->abort_at = step;
 }
 

@@ -70,8 +70,8 @@ void machine_launch(machine *m, uint32_t rank, machine_kernel kernel, uint32_t g
 /* Runs all streams to their ends. 0, or -1: nothing moved for so long that it is a hang. */
 int machine_run(machine *m);
 uint32_t machine_random(machine *m, uint32_t below);
-/* The hosts of all other ranks set their abort words at that step. */
-void machine_abort_others(machine *m, uint32_t rank, uint64_t step);
+/* The hosts of these ranks, a bit each, set their abort words at that step. */
+void machine_abort(machine *m, uint32_t ranks, uint64_t step);
 /* 1 = the region is as a new one but for its epoch. */
 int machine_region_is_clean(const machine *m, uint32_t rank);
 int machine_is_poisoned(const machine *m, uint32_t rank); /* in all of its control lines */

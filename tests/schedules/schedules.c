@@ -1,6 +1,7 @@
 /* Seeded schedules of the CUDA templates on the small machine: every run has to give the oracle's
  * bits and leave clean regions; a machine with one of the flaws has to be caught.
  * `schedules peer_f32 SEED` replays one seed. */
+#define _GNU_SOURCE
 #include "kernels.h"
 
 #include "rankfold.h"
@@ -11,11 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define MAX_CALLS 60
 #define MAX_COUNT 600
 #define COUNT     150                   /* mostly: rings need more to go round */
-#define ROOM      (4 * (MAX_COUNT + 4)) /* bytes of a tensor, not aligned for some */
+#define ROOM      (4 * (MAX_COUNT + 8)) /* bytes of a tensor and what is beside it */
 
 /* What a series of runs is made of. */
 typedef struct series {
@@ -67,11 +70,9 @@ static const series all_series[] = {
 #define N_SERIES (sizeof all_series / sizeof *all_series)
 
 typedef struct call {
-    unsigned char in[RF_MAX_WORLD][ROOM] __attribute__((aligned(16)));
-    unsigned char out[RF_MAX_WORLD][ROOM] __attribute__((aligned(16)));
+    unsigned char *in[RF_MAX_WORLD], *out[RF_MAX_WORLD];
     unsigned char want[ROOM];
     uint64_t count;
-    uint32_t offset; /* of the tensors from where they would be aligned */
     int in_place;
     uint32_t grid;
     const kernel_row *row;
@@ -81,9 +82,43 @@ static call calls[MAX_CALLS];
 #define UNTOUCHED  0x55
 #define KIB_CLOCKS 3
 
-static unsigned char *result_of(call *c, uint32_t rank)
+/* Each tensor has ROOM bytes of its own, behind which nobody may read or write. */
+static unsigned char *room_of(size_t number)
 {
-    return (c->in_place ? c->in[rank] : c->out[rank]) + c->offset;
+    static unsigned char *all;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 2 * RF_MAX_WORLD * MAX_CALLS;
+    assert_true(ROOM <= page);
+    if (!all) {
+        all = mmap(NULL, 2 * n * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(all != MAP_FAILED);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(mprotect(all + (2 * i + 1) * page, page, PROT_NONE), 0);
+        }
+    }
+    return all + (2 * number + 1) * page - ROOM;
+}
+
+/* A tensor of `size` bytes there: aligned, an element off that, or as near to the end as can be. */
+static unsigned char *place(machine *m, unsigned char *room, uint64_t size, uint32_t element)
+{
+    uint64_t aligned = (size + 15) / 16 * 16;
+    uint64_t from_end[] = {aligned, aligned, aligned + 16 - element, size};
+    memset(room, UNTOUCHED, ROOM);
+    return room + ROOM - from_end[machine_random(m, 4)];
+}
+
+static unsigned char *result_of(const call *c, uint32_t rank)
+{
+    return c->in_place ? c->in[rank] : c->out[rank];
+}
+
+/* Is all UNTOUCHED from `at` to `end`? */
+static int is_untouched(const unsigned char *at, const unsigned char *end)
+{
+    while (at < end && *at == UNTOUCHED) {
+        at++;
+    }
+    return at == end;
 }
 
 /* Payload differs in every word of every call, so that a stale or foreign word shows; with all-ones
@@ -91,23 +126,24 @@ static unsigned char *result_of(call *c, uint32_t rank)
 static void call_fill(machine *m, call *c, const series *s, uint32_t world, const uint8_t *order)
 {
     const void *in[RF_MAX_WORLD];
+    size_t number = (size_t)(c - calls) * 2 * RF_MAX_WORLD;
     uint32_t bytes = (uint32_t)rf_dtype_size((rf_dtype)s->table->dtype);
     uint32_t count = machine_random(m, 2) && s->count > 12 ? 12 : s->count;
     c->count = 1 + machine_random(m, count);
     c->in_place = (int)machine_random(m, 2);
-    c->offset = machine_random(m, 4) ? 0 : bytes;
-    memset(c->out, UNTOUCHED, sizeof c->out);
     for (uint32_t r = 0; r < world; r++) {
+        c->in[r] = place(m, room_of(number++), c->count * bytes, bytes);
+        c->out[r] = place(m, room_of(number++), c->count * bytes, bytes);
         for (uint64_t i = 0; i < c->count; i++) {
             float f = (float)(1 + machine_random(m, 1u << 20)) / 64;
             uint16_t half = (uint16_t)(1 + machine_random(m, 0xffff));
-            unsigned char *at = c->in[r] + c->offset + i * bytes;
+            unsigned char *at = c->in[r] + i * bytes;
             memcpy(at, bytes == 4 ? (void *)&f : (void *)&half, bytes);
             if (machine_random(m, 20) == 0) {
                 memset(at, 0xff, bytes);
             }
         }
-        in[r] = c->in[r] + c->offset;
+        in[r] = c->in[r];
     }
     if (order) {
         rf_oracle_islands(in, c->want, c->count, (rf_dtype)s->table->dtype, (int)world, order);
@@ -140,7 +176,7 @@ static const kernel_row *pick(machine *m, const series *s, uint32_t world, uint3
 typedef enum trouble {
     TROUBLE_NONE,
     TROUBLE_AWAY,  /* it does not launch */
-    TROUBLE_ABORT, /* and all others are aborted before the deadline, each for itself */
+    TROUBLE_ABORT, /* and the next one, or all others, are aborted before the deadline */
     TROUBLE_STALE  /* it launches with the params of another generation */
 } trouble;
 
@@ -156,35 +192,32 @@ static int is_record(const machine *m, uint32_t r, const call *c, uint64_t seque
     uint32_t poison = RF_POISON(culprit, code);
     uint64_t limit = LATER + (f->step - RF_STEP_ARRIVE) * (LATER / 8);
     int told = f->expected == 0 && f->found == poison, waited = f->step >= RF_STEP_ARRIVE;
+    int here = f->sequence == sequence && f->step <= c->row->waits;
     if (page->poison != poison || !machine_is_poisoned(m, r) || f->code != code ||
-        f->culprit != culprit || f->step > c->row->waits) {
+        f->culprit != culprit) {
         return 0;
     }
     switch (code) {
     case RF_FAULT_DEADLINE:
-        return f->sequence == sequence &&
-               (told || (waited && f->expected == limit && f->found > limit));
+        return here && (told || (waited && f->expected == limit && f->found > limit));
     case RF_FAULT_ABORT:
-        return f->sequence == sequence &&
-               (told || (waited && r == culprit && f->expected == 0 && f->found == 0));
+        return here && (told || (waited && r == culprit && f->expected == 0 && f->found == 0));
     default: /* a generation: may come so soon that it ends the call before, too */
-        return told || (r == culprit && f->sequence == sequence && !waited && f->expected == 1 &&
-                        f->found == 2);
+        return told || (here && r == culprit && !waited && f->expected == 1 && f->found == 2);
     }
 }
 
 /* Has everybody who was there been told so? */
-static int is_blamed(const machine *m, uint32_t world, uint32_t absent, trouble t, const call *c,
-                     uint64_t sequence)
+static int is_blamed(const machine *m, uint32_t world, uint32_t absent, uint32_t culprits,
+                     trouble t, const call *c, uint64_t sequence)
 {
     uint32_t code = t == TROUBLE_ABORT   ? RF_FAULT_ABORT
                     : t == TROUBLE_STALE ? RF_FAULT_GENERATION
                                          : RF_FAULT_DEADLINE;
     for (uint32_t r = 0; r < world; r++) {
-        uint32_t aborted = RF_POISON_CULPRIT(machine_page(m, r)->poison);
-        uint32_t culprit = t == TROUBLE_ABORT ? aborted : absent;
+        uint32_t culprit = RF_POISON_CULPRIT(machine_page(m, r)->poison);
         if ((r != absent || t == TROUBLE_STALE) &&
-            (culprit >= world || (t == TROUBLE_ABORT && culprit == absent) ||
+            (culprit >= world || !(culprits >> culprit & 1) ||
              !is_record(m, r, c, sequence, code, culprit))) {
             return 0;
         }
@@ -193,22 +226,30 @@ static int is_blamed(const machine *m, uint32_t world, uint32_t absent, trouble 
 }
 
 /* Has no rank stored any of its result? (In place, nobody knows.) */
-static int is_untouched(const call *c, uint32_t world)
+static int is_left_alone(const call *c, uint32_t world, size_t element)
 {
-    for (uint32_t i = 0; i < world * ROOM && !c->in_place; i++) {
-        if ((&c->out[0][0])[i] != UNTOUCHED) {
-            return 0;
-        }
+    int alone = 1;
+    for (uint32_t r = 0; r < world && !c->in_place; r++) {
+        alone &= is_untouched(c->out[r], c->out[r] + c->count * element);
     }
-    return 1;
+    return alone;
+}
+
+/* Is what lies beside the result of rank r as it was? */
+static int is_within(const call *c, uint32_t r, size_t element)
+{
+    const unsigned char *at = result_of(c, r), *end = at + c->count * element;
+    const unsigned char *room =
+        room_of(((size_t)(c - calls) * RF_MAX_WORLD + r) * 2 + !c->in_place);
+    return is_untouched(room, at) && is_untouched(end, room + ROOM);
 }
 
 /* Clocks that a rank has to wait for the link, all threads together. */
 static uint64_t clocks_to_settle(const series *s, const call *c)
 {
     uint64_t sent = c->grid * c->row->threads * c->row->unroll, packs = (c->count + 2) / 3;
-    uint64_t kib = (sent < packs ? sent : packs) / 64;
-    return s->table->host && kib >= 2 ? kib * KIB_CLOCKS * c->grid * c->row->threads : 0;
+    uint64_t kib = c->row->family == RF_CONTROL_SLOTS ? (sent < packs ? sent : packs) / 64 : 0;
+    return s->table->host ? kib * KIB_CLOCKS * c->grid * c->row->threads : 0;
 }
 
 /* A run of one seed. "" = all as it should be, else what was wrong. */
@@ -228,13 +269,15 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
     machine *m = machine_create(&config);
     uint32_t n = s->calls / 2 + machine_random(m, s->calls / 2);
     uint32_t absent = machine_random(m, world);
+    uint32_t all = (1u << world) - 1, next = 1u << (absent + 1) % world, only = 1u << absent;
+    uint32_t culprits = t != TROUBLE_ABORT ? only : seed % 2 ? next : all & ~only;
     uint32_t last = t ? machine_random(m, n) : n; /* the first call that is not complete */
     uint64_t sequence[RF_CONTROLS] = {config.epoch, config.epoch}, clocks = 0;
     uint8_t order[RF_MAX_WORLD] = {0};
     shuffle(m, order, world);
     wrong[0] = 0;
     if (t == TROUBLE_ABORT) {
-        machine_abort_others(m, absent, LATER);
+        machine_abort(m, culprits, LATER);
     }
     for (uint32_t k = 0; k < n; k++) {
         uint32_t grid = 1 + machine_random(m, s->grid);
@@ -245,7 +288,7 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
         int islands = !s->table->host && which >= KERNELS_ISLANDS;
         call_fill(m, &calls[k], s, world, islands ? order : NULL);
         for (uint32_t r = 0; r < world; r++) {
-            rf_params p = {.in = calls[k].in[r] + calls[k].offset,
+            rf_params p = {.in = calls[k].in[r],
                            .out = result_of(&calls[k], r),
                            .count = calls[k].count,
                            .generation = t == TROUBLE_STALE && r == absent && k >= last ? 2 : 1};
@@ -262,8 +305,8 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
     int hang = machine_run(m);
     if (hang) {
         snprintf(wrong, sizeof wrong, "%s %llu: hang", s->name, (unsigned long long)seed);
-    } else if (t &&
-               !is_blamed(m, world, absent, t, &calls[last], sequence[calls[last].row->family])) {
+    } else if (t && !is_blamed(m, world, absent, culprits, t, &calls[last],
+                               sequence[calls[last].row->family])) {
         snprintf(wrong, sizeof wrong, "%s %llu: trouble %d with rank %u, not everybody says so",
                  s->name, (unsigned long long)seed, (int)t, absent);
     } else if (machine_is_torn(m)) {
@@ -272,7 +315,7 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
     }
     size_t bytes = rf_dtype_size((rf_dtype)s->table->dtype);
     for (uint32_t k = last + 1; k < n; k++) {
-        if (!is_untouched(&calls[k], world)) {
+        if (!is_left_alone(&calls[k], world, bytes)) {
             snprintf(wrong, sizeof wrong, "%s %llu: call %u was carried out, poisoned in call %u",
                      s->name, (unsigned long long)seed, k, last);
         }
@@ -282,6 +325,10 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
             if (memcmp(result_of(&calls[k], r), calls[k].want, calls[k].count * bytes) != 0) {
                 snprintf(wrong, sizeof wrong, "%s %llu: call %u on rank %u is wrong", s->name,
                          (unsigned long long)seed, k, r);
+            }
+            if (!is_within(&calls[k], r, bytes)) {
+                snprintf(wrong, sizeof wrong, "%s %llu: call %u wrote beside its tensor", s->name,
+                         (unsigned long long)seed, k);
             }
             if (!t && !machine_region_is_clean(m, r)) {
                 snprintf(wrong, sizeof wrong, "%s %llu: region of rank %u is left unclean", s->name,

@@ -389,6 +389,7 @@ static const rf_variant on_host[] = {
         .wire = RFI_WIRE_##wire_, .isa = RFI_ISA_SM90, .threads = threads_, .unroll = unroll_,     \
         .by_rank = own                                                                             \
     }
+    RF_X(ONE_SHOT, EPOCH, 256, 1, 1), /* as fast as the next, in larger blocks */
     RF_X(ONE_SHOT, EPOCH, 128, 1, 1), RF_X(ONE_SHOT, EPOCH, 128, 4, 1),
     RF_X(ONE_SHOT, EPOCH, 256, 1, 0), RF_X(TWO_SHOT, EPOCH, 128, 1, 1),
     RF_X(ONE_SHOT, EPOCH, 256, 1, 1), RF_X(ONE_SHOT, EPOCH, 256, 2, 1),
@@ -427,17 +428,130 @@ static void host_memory_has_its_classes(void **state)
         int variant;
         uint32_t grid;
     } rows[] = {
-        {0, 2048, 0, 2},       {0, 16 << 10, 0, 11}, {0, 64 << 10, 0, 43}, {0, 128 << 10, 0, 43},
-        {0, 1 << 20, 0, 46},   {0, 2 << 20, 7, 16},  {0, 64 << 20, 7, 16}, {1, 16 << 10, 4, 6},
-        {1, 256 << 10, 4, 22}, {8, 2 << 20, 8, 16},
+        {0, 2048, 1, 2},       {0, 16 << 10, 1, 11}, {0, 64 << 10, 1, 43}, {0, 128 << 10, 1, 43},
+        {0, 1 << 20, 1, 46},   {0, 2 << 20, 8, 16},  {0, 64 << 20, 8, 16}, {2, 16 << 10, 5, 6},
+        {2, 256 << 10, 5, 22}, {9, 2 << 20, 9, 16},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rfi_class_choice choice = choice_on_host(rows[i].first, rows[i].bytes);
         assert_int_equal(choice.variant - on_host, rows[i].variant);
         assert_int_equal(choice.grid, rows[i].grid);
-        assert_int_equal(choice.rung, rows[i].first == 8 ? RF_RUNG_GENERIC : RF_RUNG_CLASS);
+        assert_int_equal(choice.rung, rows[i].first == 9 ? RF_RUNG_GENERIC : RF_RUNG_CLASS);
     }
 }
+
+/* Blocks where nothing was measured: a turn of every thread that moves data, of what a rank sums.
+ */
+static void usual_grids(void **state)
+{
+    (void)state;
+    static const struct {
+        rf_variant v;
+        uint64_t bytes;
+        uint32_t grid;
+    } rows[] = {
+#define RF_X(where_, algo_, wire_, world_, threads_, unroll_)                                      \
+    {.transport = RFI_TRANSPORT_##where_,                                                          \
+     .algo = RFI_ALGO_##algo_,                                                                     \
+     .wire = RFI_WIRE_##wire_,                                                                     \
+     .world = world_,                                                                              \
+     .threads = threads_,                                                                          \
+     .unroll = unroll_}
+        {RF_X(PEER, ONE_SHOT, NAN, 4, 128, 1), 64 << 10, 32},
+        {RF_X(PEER, ONE_SHOT, NAN, 4, 128, 2), 64 << 10, 16},
+        {RF_X(PEER, ONE_SHOT, NAN, 4, 128, 1), 16 << 20, 132}, /* no more than run at once */
+        {RF_X(PEER, TWO_SHOT, NAN, 4, 128, 1), 64 << 10, 8},
+        {RF_X(PEER, TWO_SHOT, NAN, 4, 128, 1), (64 << 10) + 2, 9}, /* parts of 1025 packs */
+        {RF_X(PEER, ISLANDS, NAN, 4, 128, 1), 64 << 10, 16},       /* one owner of two */
+        {RF_X(PEER, ONE_SHOT, FLAG, 4, 192, 1), 64 << 10, 32},     /* 64 of them move nothing */
+        {RF_X(PEER, ONE_SHOT, FLAG, 4, 192, 1), 16 << 20, RF_RING_LANES},
+        {RF_X(HOST, ONE_SHOT, EPOCH, 2, 160, 1), 39 * 160 * 12, 39}, /* 6144 threads in all */
+        {RF_X(HOST, ONE_SHOT, EPOCH, 2, 160, 1), 40 * 160 * 12, 20},
+#undef RF_X
+    };
+    rf_comm comm = {.max_grid = 132};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(rfi_usual_grid(&comm, &rows[i].v, rows[i].bytes), rows[i].grid);
+}
+
+#define RF_X(algo_, wire_, threads_, unroll_)                                                      \
+    .op = RF_ALL_REDUCE, .dtype = RF_F32, .transport = RFI_TRANSPORT_PEER, .isa = RFI_ISA_SM90,    \
+    .algo = RFI_ALGO_##algo_, .wire = RFI_WIRE_##wire_, .threads = threads_, .unroll = unroll_
+
+/* What GPUs with peer access take of two, whichever comes first. */
+static const rf_variant *peers_take(rf_variant a, rf_variant b, int world, uint64_t bytes)
+{
+    static rf_variant kept[2];
+    const rf_variant *variants[] = {&kept[0], &kept[1]};
+    rf_comm comm = {.world = world, .backend = &rfi_backend_cuda, .isa_mask = UINT32_MAX};
+    rf_shape shape = {.op = RF_ALL_REDUCE, .dtype = RF_F32, .rows = 1, .hidden = bytes / 4};
+    rfi_class_choice choice;
+    kept[0] = a, kept[1] = b;
+    kept[0].world = kept[1].world = (uint8_t)world;
+    comm.config.flags = RF_DEPENDENT;
+    comm.max_grid = 132;
+    comm.variants = variants;
+    comm.n_variants = 2;
+    comm.transport[RFI_TRANSPORT_PEER].on = 1;
+    comm.transport[RFI_TRANSPORT_PEER].layout =
+        rfi_backend_cuda.layout(RFI_TRANSPORT_PEER, UINT64_C(64) << 20);
+    assert_int_equal(rfi_class_choose(&comm, &shape, &choice), 1);
+    return choice.variant == &kept[0] ? &kept[0] : &kept[1];
+}
+
+static void peers_have_their_classes(void **state)
+{
+    (void)state;
+    static const struct {
+        rf_variant better, other;
+        int world;
+        uint64_t bytes;
+    } rows[] = {
+        /* the class's algorithm before its threads; two ranks move as much in one shot */
+        {{RF_X(TWO_SHOT, NAN, 128, 1)}, {RF_X(ONE_SHOT, NAN, 512, 1)}, 4, 1 << 20},
+        {{RF_X(ONE_SHOT, NAN, 128, 1)}, {RF_X(TWO_SHOT, NAN, 512, 1)}, 2, 1 << 20},
+        {{RF_X(TWO_SHOT, NAN, 512, 1)}, {RF_X(TWO_SHOT, NAN, 128, 1)}, 4, 1 << 20},
+        /* no ring where stores arrive, and little in flight where there are threads */
+        {{RF_X(TWO_SHOT, NAN, 128, 4)}, {RF_X(TWO_SHOT, FLAG, 1024, 1)}, 4, 4 << 20},
+        {{RF_X(ONE_SHOT, NAN, 128, 1)}, {RF_X(ONE_SHOT, NAN, 128, 4)}, 4, 8 << 10},
+        {{RF_X(ONE_SHOT, NAN, 128, 1), .by_rank = 1}, {RF_X(ONE_SHOT, NAN, 128, 1)}, 4, 8 << 10},
+        /* nothing that only some calls may have */
+        {{RF_X(TWO_SHOT, NAN, 1024, 4)},
+         {RF_X(ONE_SHOT, NAN, 128, 1), .flags = RF_VARIANT_DEPENDENT},
+         4,
+         8 << 10},
+        {{RF_X(TWO_SHOT, NAN, 1024, 4)}, {RF_X(ONE_SHOT, NAN, 128, 1), .hidden = 2048}, 4, 8 << 10},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int turned = 0; turned < 2; turned++) {
+            const rf_variant *taken =
+                turned ? peers_take(rows[i].other, rows[i].better, rows[i].world, rows[i].bytes)
+                       : peers_take(rows[i].better, rows[i].other, rows[i].world, rows[i].bytes);
+            assert_int_equal(taken->algo, rows[i].better.algo);
+            assert_int_equal(taken->threads, rows[i].better.threads);
+            assert_int_equal(taken->unroll, rows[i].better.unroll);
+            assert_int_equal(taken->by_rank, rows[i].better.by_rank);
+        }
+}
+
+/* Where the tuner begins: the best transport, and on the cpu the class's algorithm before its
+ * stores. */
+static void scores_compare_transports_and_tactics(void **state)
+{
+    (void)state;
+    rf_comm comm = {.world = 4, .backend = &rfi_backend_cuda};
+    rf_variant peer = {RF_X(ONE_SHOT, NAN, 128, 1), .world = 4}, host = peer;
+    host.transport = RFI_TRANSPORT_HOST, host.wire = RFI_WIRE_EPOCH;
+    comm.transport[RFI_TRANSPORT_PEER].on = comm.transport[RFI_TRANSPORT_HOST].on = 1;
+    assert_true(rfi_class_score(&comm, &peer, 8192) > rfi_class_score(&comm, &host, 8192));
+
+    rf_variant near = {.transport = RFI_TRANSPORT_CPU, .algo = RFI_ALGO_ONE_SHOT}, far = near;
+    near.copy = RFI_COPY_STREAMING, far.algo = RFI_ALGO_TWO_SHOT;
+    comm.backend = &rfi_backend_cpu;
+    comm.transport[RFI_TRANSPORT_CPU].on = 1;
+    assert_true(rfi_class_score(&comm, &near, 8192) > rfi_class_score(&comm, &far, 8192));
+}
+#undef RF_X
 
 /* ---- hashes, faults ---- */
 
@@ -558,6 +672,9 @@ int main(void)
         cmocka_unit_test(tags_differ_by_variant_and_grid),
         cmocka_unit_test(size_classes_cover_all_sizes_in_order),
         cmocka_unit_test(host_memory_has_its_classes),
+        cmocka_unit_test(usual_grids),
+        cmocka_unit_test(peers_have_their_classes),
+        cmocka_unit_test(scores_compare_transports_and_tactics),
         cmocka_unit_test(hashes_are_canonical),
         cmocka_unit_test(faults_become_results),
         cmocka_unit_test(texts_are_escaped),
