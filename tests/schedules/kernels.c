@@ -76,6 +76,7 @@ ISLANDS(KERNEL, 8)
 const kernel_table TABLE = {
     HOST,
     RF_SHARD_DTYPE,
+    part_of,
     {[2] = {ALL(ROW, 2)},
      [3] = {ALL(ROW, 3)},
      [4] = {ALL(ROW, 4) ISLANDS(ROW, 4)},

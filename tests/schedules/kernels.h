@@ -27,7 +27,8 @@ typedef struct kernel_row {
 typedef struct kernel_table {
     int host;
     int dtype;
-    kernel_row row[RF_MAX_WORLD + 1][KERNELS_PEER]; /* by world, from 2; kernel NULL: none */
+    uint32_t (*part_of)(uint32_t packs, uint32_t world); /* of a two-shot */
+    kernel_row row[RF_MAX_WORLD + 1][KERNELS_PEER];      /* by world, from 2; kernel NULL: none */
 } kernel_table;
 
 extern const kernel_table kernels_peer_f32, kernels_peer_bf16, kernels_peer_f16, kernels_host_f32,

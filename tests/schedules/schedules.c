@@ -122,15 +122,17 @@ static int is_untouched(const unsigned char *at, const unsigned char *end)
 }
 
 /* Payload differs in every word of every call, so that a stale or foreign word shows; with all-ones
- * words among it, and in 16 bits every pattern. */
-static void call_fill(machine *m, call *c, const series *s, uint32_t world, const uint8_t *order)
+ * words among it, and in 16 bits every pattern. `before`: the call whose results it takes, or NULL.
+ */
+static void call_fill(machine *m, call *c, const series *s, uint32_t world, const uint8_t *order,
+                      const call *before)
 {
     const void *in[RF_MAX_WORLD];
     size_t number = (size_t)(c - calls) * 2 * RF_MAX_WORLD;
     uint32_t bytes = (uint32_t)rf_dtype_size((rf_dtype)s->table->dtype);
     uint32_t count = machine_random(m, 2) && s->count > 12 ? 12 : s->count;
-    c->count = 1 + machine_random(m, count);
-    c->in_place = (int)machine_random(m, 2);
+    c->count = before ? before->count : 1 + machine_random(m, count);
+    c->in_place = !before && machine_random(m, 2);
     for (uint32_t r = 0; r < world; r++) {
         c->in[r] = place(m, room_of(number++), c->count * bytes, bytes);
         c->out[r] = place(m, room_of(number++), c->count * bytes, bytes);
@@ -143,7 +145,8 @@ static void call_fill(machine *m, call *c, const series *s, uint32_t world, cons
                 memset(at, 0xff, bytes);
             }
         }
-        in[r] = c->in[r];
+        in[r] = before ? before->want : c->in[r];
+        c->in[r] = before ? result_of(before, r) : c->in[r];
     }
     if (order) {
         rf_oracle_islands(in, c->want, c->count, (rf_dtype)s->table->dtype, (int)world, order);
@@ -286,7 +289,8 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
         calls[k].row = row, calls[k].grid = grid;
         sequence[row->family] += k < last;
         int islands = !s->table->host && which >= KERNELS_ISLANDS;
-        call_fill(m, &calls[k], s, world, islands ? order : NULL);
+        const call *before = k && machine_random(m, 4) == 0 ? &calls[k - 1] : NULL;
+        call_fill(m, &calls[k], s, world, islands ? order : NULL, before);
         for (uint32_t r = 0; r < world; r++) {
             rf_params p = {.in = calls[k].in[r],
                            .out = result_of(&calls[k], r),
@@ -373,6 +377,22 @@ static void gives_the_sum(void **state)
     }
 }
 
+static void parts_are_shares(void **state)
+{
+    const kernel_table *const tables[] = {&kernels_peer_f32, &kernels_host_f32};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        const uint32_t whole = tables[i]->host ? RF_LINE / 16 : 1;
+        for (uint32_t world = 2; world <= RF_MAX_WORLD; world++) {
+            for (uint32_t packs = 1; packs < 200; packs++) {
+                uint32_t part = tables[i]->part_of(packs, world);
+                assert_int_equal(part % whole, 0);
+                assert_true(part * world >= packs && (part - whole) * world < packs);
+            }
+        }
+    }
+}
+
 static void is_named(void **state)
 {
     const series *s = series_of(*state);
@@ -454,6 +474,7 @@ int main(int argc, char **argv)
         SUM("host_ring"),
         SUM("host_tags"),
         SUM("host_settle"),
+        cmocka_unit_test(parts_are_shares),
         NAMED("peer_f32"),
         NAMED("islands_f32"),
         NAMED("islands_few"),
