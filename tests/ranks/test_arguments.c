@@ -258,6 +258,7 @@ static void test_shapes(void **state)
     assert_int_equal(rf_supports(comm, NULL), 0);
     assert_refused(RF_E_ARG, rf_prepare(NULL, 0, &good, 1, &err), "comm is NULL");
     assert_refused(RF_E_ARG, rf_prepare(comm, 0, NULL, 1, &err), "1 shapes at");
+    assert_refused(RF_E_ARG, rf_prepare(comm, 0, &good, 65537, &err), "65537 shapes");
     assert_refused(RF_E_CHANNEL, rf_prepare(comm, 1, &good, 1, &err), "channel 1");
     assert_refused(RF_E_CHANNEL, rf_prepare(comm, -1, &good, 1, &err), "channel -1");
     assert_refused(RF_E_ARG, rf_prepare_all(NULL, 1, 0, &good, 1, &err), "comms");
@@ -442,12 +443,22 @@ static void shapes_differ(int rank, int world, void *arg)
     result = rf_prepare(c, 0, &shape, rank == 2 ? 0 : 1, &err);
     RANK_CHECK(result == RF_E_MISMATCH && strstr(err.text, "rank 2"), "%d: %s", (int)result,
                err.text);
+    rf_config one = group_config();
+    rf_bootstrap boot = {.rank = world, .world = world};
+    rf_comm *none = NULL;
+    result = rf_comm_create(&one, &boot, &none, &err);
+    RANK_CHECK(result == RF_E_ARG && strstr(err.text, "boot.rank is 3"), "%d: %s", (int)result,
+               err.text);
     int channel = -1;
     result = rf_channel_open(c, rank == 1 ? "b" : "a", &channel, &err);
     RANK_CHECK(result == RF_E_MISMATCH && strstr(err.text, "rank 1") && channel == -1, "%d: %s",
                (int)result, err.text);
     result = rf_channel_open(c, rank == 1 ? NULL : "a", &channel, &err);
     RANK_CHECK(result == RF_E_ARG && strstr(err.text, "name is NULL"), "%d: %s", (int)result,
+               err.text);
+    RANK_CHECK(rf_channel_open(c, "a", &channel, &err) == RF_OK, "%s", err.text);
+    result = rf_prepare(c, rank == 1 ? channel : 0, &shape, 1, &err);
+    RANK_CHECK(result == RF_E_MISMATCH && strstr(err.text, "rank 1"), "%d: %s", (int)result,
                err.text);
     group_call(c, 0, NULL, 0, RF_F32, 1000, 1, 0, 0);
     group_close(c);

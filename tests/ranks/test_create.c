@@ -279,6 +279,92 @@ static void distinct(int rank, int world, void *arg)
     group_close(comm);
 }
 
+static void spoil_neighbours(int rank, rf_config *config, rfi_backend *backend)
+{
+    (void)rank, (void)config;
+    backend->capabilities = uuid_7;
+}
+
+static void test_two_neighbours_on_one_device(void **state)
+{
+    (void)state;
+    all_get(&(trouble){spoil_neighbours, RF_E_MISMATCH, 1, "identity", "ranks 0 and 1"}, 2);
+}
+
+/* Ranks 0 and 2 on one device, with room for 90 and 100 blocks; rank 1 on another that can less. */
+static void shared_device(const rfi_device *device, rfi_capabilities *out, int id, uint32_t isa,
+                          uint32_t grid, unsigned char cpus)
+{
+    give_uuid(device, out, id);
+    out->isa_mask = isa;
+    out->max_grid = grid;
+    memset(out->cpu_mask, 0, sizeof out->cpu_mask);
+    out->cpu_mask[1] = cpus;
+    if (id == 8)
+        snprintf(out->arch, sizeof out->arch, "less");
+}
+
+static void sharer_0(const rfi_device *device, rfi_capabilities *out)
+{
+    shared_device(device, out, 7, 7, 90, 0x03);
+}
+
+static void sharer_1(const rfi_device *device, rfi_capabilities *out)
+{
+    shared_device(device, out, 8, 1, 60, 0x06);
+}
+
+static void sharer_2(const rfi_device *device, rfi_capabilities *out)
+{
+    shared_device(device, out, 7, 7, 100, 0x80);
+}
+
+static void tiny(const rfi_device *device, rfi_capabilities *out)
+{
+    shared_device(device, out, 7, 1, 2, 1);
+}
+
+static uint32_t joined_cpus;
+
+static rf_result note_cpus(rfi_device *device, const rfi_group *group, rf_error *err)
+{
+    joined_cpus = group->cpus;
+    return rfi_backend_cpu.join(device, group, err);
+}
+
+static void shares(int rank, int world, void *arg)
+{
+    const attempt *a = arg;
+    rf_config config = group_config();
+    rfi_backend backend = rfi_backend_cpu;
+    rf_comm *comm;
+    rf_error err = {0};
+    config.flags = RF_SHARE_DEVICE;
+    config.channels = 3;
+    backend.capabilities = rank == 0 ? sharer_0 : rank == 1 ? sharer_1 : sharer_2;
+    backend.join = note_cpus;
+    RANK_CHECK(!group_try(&backend, a->first, &config, rank, world, &comm, &err), "%s", err.text);
+    RANK_CHECK(comm->max_grid == 90 / (3 * 2), "%u blocks", comm->max_grid);
+    RANK_CHECK(comm->isa_mask == 1 && !strcmp(comm->arch, "less"), "%x %s", comm->isa_mask,
+               comm->arch);
+    RANK_CHECK(joined_cpus == 4, "%u cpus", joined_cpus);
+    group_call(comm, 0, NULL, 0, RF_F32, 1000, 1, 0, 0);
+    group_close(comm);
+    backend.capabilities = tiny;
+    RANK_CHECK(!group_try(&backend, a->second, &config, rank, world, &comm, &err), "%s", err.text);
+    RANK_CHECK(comm->max_grid == 1, "%u blocks", comm->max_grid);
+    group_close(comm);
+}
+
+static void test_what_ranks_share_and_all_can(void **state)
+{
+    (void)state;
+    attempt a;
+    snprintf(a.first, sizeof a.first, "%s", group_name());
+    snprintf(a.second, sizeof a.second, "%s", group_name());
+    RANKS_ASSERT(ranks_run(3, shares, &a, NULL));
+}
+
 static void test_every_rank_calls_its_device_0(void **state)
 {
     (void)state;
@@ -324,6 +410,19 @@ static void spoil_pack_order(int rank, rf_config *config, rfi_backend *backend)
         config->packs = packs;
 }
 
+static void spoil_kind(int rank, rf_config *config, rfi_backend *backend)
+{
+    (void)backend;
+    if (rank == 2)
+        config->backend = RF_BACKEND_CUDA;
+}
+
+static void spoil_timeout(int rank, rf_config *config, rfi_backend *backend)
+{
+    (void)backend;
+    config->create_timeout_ms += (uint32_t)rank;
+}
+
 static void spoil_tactic(int rank, rf_config *config, rfi_backend *backend)
 {
     (void)config, (void)backend;
@@ -342,6 +441,8 @@ static void test_configs_that_differ(void **state)
         {spoil_flags, RF_E_MISMATCH, 1, NULL, "config.flags"},
         {spoil_pack_order, RF_E_MISMATCH, 1, NULL, "packs"},
         {spoil_tactic, RF_E_MISMATCH, 1, NULL, "RANKFOLD_TACTIC"},
+        {spoil_kind, RF_E_MISMATCH, 2, NULL, "config.backend"},
+        {spoil_timeout, RF_E_MISMATCH, 1, NULL, "config.create_timeout_ms"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         all_get(&rows[i], 3);
@@ -539,7 +640,9 @@ int main(void)
         cmocka_unit_test(test_one_corrupted_bit),
         cmocka_unit_test(test_stores_that_only_the_writer_sees),
         cmocka_unit_test(test_one_device_twice_names_both_ranks),
+        cmocka_unit_test(test_two_neighbours_on_one_device),
         cmocka_unit_test(test_every_rank_calls_its_device_0),
+        cmocka_unit_test(test_what_ranks_share_and_all_can),
         cmocka_unit_test(test_configs_that_differ),
         cmocka_unit_test(test_a_wrong_argument_of_one_rank),
         cmocka_unit_test(test_comms_of_one_name_in_a_row),

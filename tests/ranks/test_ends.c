@@ -322,6 +322,7 @@ typedef struct differing {
     const char *name;
     uint64_t count[2]; /* of rank 0 and rank 1 */
     rf_dtype dtype[2];
+    const char *what;
 } differing;
 
 static void mismatched(int rank, int world, void *arg)
@@ -334,6 +335,7 @@ static void mismatched(int rank, int world, void *arg)
     const rf_error *err = rf_comm_error(comm);
     RANK_CHECK(result == RF_E_MISMATCH, "%d: %s", (int)result, err->text);
     RANK_CHECK(strstr(err->text, "rank 1") || strstr(err->text, "rank 0"), "%s", err->text);
+    RANK_CHECK(strstr(err->text, d->what) || !strstr(err->text, "expected"), "%s", err->text);
     rank_barrier();
     RANK_CHECK(rf_comm_reset(comm, 20000, NULL) == RF_OK, "reset");
     group_call(comm, 0, NULL, 0, RF_F32, N, 2, 0, 0);
@@ -343,16 +345,16 @@ static void mismatched(int rank, int world, void *arg)
 static void test_other_counts_are_caught(void **state)
 {
     (void)state;
-    differing d = {group_name(), {64, 65}, {RF_F32, RF_F32}};
+    differing d = {group_name(), {64, 65}, {RF_F32, RF_F32}, ": count 6"};
     RANKS_ASSERT(ranks_run(2, mismatched, &d, NULL));
-    d = (differing){group_name(), {1, 2}, {RF_F32, RF_F32}};
+    d = (differing){group_name(), {1, 2}, {RF_F32, RF_F32}, ": count "};
     RANKS_ASSERT(ranks_run_threads(2, mismatched, &d, NULL));
 }
 
 static void test_other_dtypes_are_caught(void **state)
 {
     (void)state;
-    differing d = {group_name(), {64, 64}, {RF_BF16, RF_F16}};
+    differing d = {group_name(), {64, 64}, {RF_BF16, RF_F16}, ": variant "};
     RANKS_ASSERT(ranks_run(2, mismatched, &d, NULL));
 }
 

@@ -553,6 +553,62 @@ static void scores_compare_transports_and_tactics(void **state)
 }
 #undef RF_X
 
+/* ---- what the tuner sees of a comm ---- */
+
+static void deadlines_are_those_of_all_transports(void **state)
+{
+    (void)state;
+    rfi_channel channel = {.name = "x"};
+    rf_comm comm = {.channels = &channel};
+    comm.config.deadline_ms = 30;
+    static const uint32_t asked[] = {5, 0}, given[] = {5, 30};
+    for (int i = 0; i < 2; i++) {
+        rfi_set_deadline(&comm, 0, asked[i]);
+        for (int t = 0; t < RFI_N_TRANSPORTS; t++)
+            assert_true(channel.params[t].deadline_ns == given[i] * UINT64_C(1000000));
+    }
+}
+
+static char logged[64];
+
+static void keep_line(void *ctx, int level, const char *line)
+{
+    (void)ctx, (void)level;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+static void a_log_entry_is_one_line(void **state)
+{
+    (void)state;
+    rf_comm comm = {.rank = 1};
+    rfi_log(&comm, 1, "nobody listens");
+    comm.config.log = keep_line;
+    rfi_log(&comm, 1, "a\nb\rc");
+    assert_string_equal(logged, "a b c");
+}
+
+static void only_rank_0_has_the_store(void **state)
+{
+    (void)state;
+    rf_store store;
+    rf_comm comm = {.rank = 0};
+    comm.config.store = &store;
+    assert_ptr_equal(rfi_store(&comm), &store);
+    comm.rank = 1;
+    assert_null(rfi_store(&comm));
+}
+
+static void a_closed_comm_meets_nobody(void **state)
+{
+    (void)state;
+    rf_comm comm = {.closed = 1};
+    char x[RF_MAX_WORLD];
+    rf_error err = {0};
+    assert_int_equal(rfi_agree(&comm, "x", RF_OK, NULL, 1, &err), RF_E_CLOSED);
+    assert_int_equal(rfi_allgather(&comm, "x", x, x, 1, 1, &err), RF_E_CLOSED);
+    assert_int_equal(rfi_broadcast(&comm, "x", x, 1, 1, &err), RF_E_CLOSED);
+}
+
 /* ---- hashes, faults ---- */
 
 static void hashes_are_canonical(void **state)
@@ -674,6 +730,10 @@ int main(void)
         cmocka_unit_test(host_memory_has_its_classes),
         cmocka_unit_test(usual_grids),
         cmocka_unit_test(peers_have_their_classes),
+        cmocka_unit_test(deadlines_are_those_of_all_transports),
+        cmocka_unit_test(a_log_entry_is_one_line),
+        cmocka_unit_test(only_rank_0_has_the_store),
+        cmocka_unit_test(a_closed_comm_meets_nobody),
         cmocka_unit_test(scores_compare_transports_and_tactics),
         cmocka_unit_test(hashes_are_canonical),
         cmocka_unit_test(faults_become_results),

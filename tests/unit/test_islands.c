@@ -50,6 +50,7 @@ static void test_bad_files_are_refused_in_words(void **state)
         {"+0 1\n", "line 1 is \"+0 1\""},
         {"0 0x1\n", "line 1 is \"0 0x1\""},
         {"0,0\n", "line 1 is \"0,0\""},
+        {"0001\n", "line 1 is \"0001\""}, /* one number, longer than a rank's may be */
         {"0 1000\n", "line 1 is \"0 1000\""},
         {"0 00000000000000000000000000000000000000000000000000000000000000000000000001\n",
          "0000000..."},
@@ -207,6 +208,8 @@ static void test_groupings_of_links(void **state)
         {6, {"-44666", "4-4666", "44-666", "666-44", "6664-4", "66644-"}, "0,1,2|3,4,5", "links"},
         {4, {"-222", "2-22", "22-2", "222-"}, "", "all ranks are equally near"},
         {4, {"-336", "3-36", "33-6", "666-"}, "", "links: islands of 3 and 1 ranks"},
+        /* 0 and 1 are near each other by way of 2 only */
+        {6, {"-93999", "9-3999", "33-999", "999-33", "9993-3", "99933-"}, "0,1,2|3,4,5", "links"},
         /* pairs that are all as far from each other */
         {8,
          {"-2666666", "2-666666", "66-26666", "662-6666", "6666-266", "66662-66", "666666-2",
