@@ -94,6 +94,34 @@ static rf_result note_launch(rfi_device *device, const rf_variant *variant, cons
     return rfi_backend_cpu.launch(device, variant, params, stream, err);
 }
 
+static size_t n_loaded;
+static const rf_variant *loaded[256];
+
+static rf_result note_load(rfi_device *device, const rf_shard *shard, const rf_variant *variant,
+                           rf_error *err)
+{
+    if (n_loaded < sizeof loaded / sizeof *loaded)
+        loaded[n_loaded++] = variant;
+    return rfi_backend_cpu.load(device, shard, variant, err);
+}
+
+static int is_loaded(const rf_variant *v)
+{
+    for (size_t i = 0; i < n_loaded; i++)
+        if (loaded[i] == v)
+            return 1;
+    return 0;
+}
+
+static char stale[256];
+
+static void note_stale(void *ctx, int level, const char *line)
+{
+    (void)ctx;
+    if (level == 1)
+        snprintf(stale, sizeof stale, "%s", line);
+}
+
 static void few_blocks(const rfi_device *device, rfi_capabilities *out)
 {
     rfi_backend_cpu.capabilities(device, out);
@@ -101,17 +129,25 @@ static void few_blocks(const rfi_device *device, rfi_capabilities *out)
 }
 
 static const rf_variant *decided[2]; /* by mode */
+static const rf_variant *other_dtype;
+static uint8_t asked_for;
 
 /* Twice the rows: of an earlier build, whose name is left; four times: without a grid. */
 static int lookup_decided(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx,
                           rfi_decision *out)
 {
     const rf_variant *v = decided[key->mode];
-    (void)s, (void)have, (void)ctx;
-    *out = (rfi_decision){.rung = RF_RUNG_EXACT,
+    static const unsigned char nobodys[16];
+    (void)s;
+    RANK_CHECK(have(ctx, v->hash, "x") == 2 && have(ctx, nobodys, v->name) == 1, "had");
+    RANK_CHECK(!have(ctx, nobodys, "x"), "not had");
+    RANK_CHECK(!have(ctx, other_dtype->hash, other_dtype->name), "of another dtype");
+    asked_for = key->admits;
+    *out = (rfi_decision){.rung = key->rows == 8 ? RF_RUNG_OTHER_HASH : RF_RUNG_EXACT,
                           .bucket = rfi_bucket(key->bytes),
                           .grid = key->rows == 16 ? 0 : DECIDED_GRID,
-                          .median_ns = 1000};
+                          .median_ns = 1000,
+                          .reason = "scripted"};
     if (key->rows != 8)
         memcpy(out->hash, v->hash, sizeof out->hash);
     snprintf(out->variant, sizeof out->variant, "%s", v->name);
@@ -147,21 +183,40 @@ static void launches(int rank, int world, void *arg)
     rf_comm *comm;
     rf_error err = {0};
     backend.launch = note_launch;
+    backend.load = note_load;
+    config.log = note_stale;
     backend.capabilities = few_blocks;
     if (rank == 0)
         config.store = &store;
     RANK_CHECK(!group_try(&backend, arg, &config, rank, world, &comm, &err), "%s", err.text);
     RANK_CHECK(comm->max_grid && comm->max_grid < DECIDED_GRID, "%u blocks", comm->max_grid);
+    for (int c = 0; c < rfi_class_count(); c++) {
+        uint64_t most = comm->max_count[RF_F32], count = comm->class_plan[RF_F32][c].count;
+        RANK_CHECK(count && (c + 1 < rfi_class_count() ? count <= most : count == most),
+                   "class %d is for up to %llu", c, (unsigned long long)count);
+    }
     decided[RF_EAGER] = pick(comm, 0, 0), decided[RF_GRAPH] = pick(comm, 1, 0);
+    for (size_t i = 0; i < rfi_variant_count(comm) && !other_dtype; i++)
+        if (rfi_variant_at(comm, i)->dtype == RF_F16)
+            other_dtype = rfi_variant_at(comm, i);
+    comm->admits = RF_VARIANT_LOSSY; /* as if the pack had some */
+    n_loaded = 0;
     const rf_shape shapes[] = {shape,
                                {RF_ALL_REDUCE, RF_F32, RF_GRAPH, 4, 256},
                                {RF_ALL_REDUCE, RF_F32, RF_EAGER, 8, 256},
                                {RF_ALL_REDUCE, RF_F32, RF_EAGER, 16, 256}};
     RANK_CHECK(rf_prepare(comm, 0, shapes, 4, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(is_loaded(decided[RF_EAGER]) && is_loaded(decided[RF_GRAPH]), "not loaded");
+    RANK_CHECK(rank != 0 || asked_for == RF_VARIANT_LOSSY, "asked for %u", asked_for);
+    RANK_CHECK(rank != 0 || !strcmp(stale, "scripted"), "what is stale is not said: %s", stale);
 
     rf_plan_info info;
     group_call(comm, 0, NULL, 0, RF_F32, N, 1, 0, 0);
     check_launched(comm, decided[RF_EAGER], "eager");
+    RANK_CHECK(comm->channels[0].calls[RFI_PATH_PREPARED] == 1, "not counted");
+    RANK_CHECK(rf_plan_query(comm, 0, N + 1, RF_F32, RF_EAGER, &info) == RF_OK, "query");
+    RANK_CHECK(info.rung == RF_RUNG_NEAREST && info.median_us == 0, "%s, %g us",
+               rf_rung_text(info.rung), info.median_us);
     group_call(comm, 0, NULL, 0, RF_F32, 2 * N, 1, 0, 0);
     check_launched(comm, decided[RF_EAGER], "by name");
     RANK_CHECK(rf_plan_query(comm, 0, 4 * N, RF_F32, RF_EAGER, &info) == RF_OK, "query");
@@ -192,6 +247,12 @@ static void launches(int rank, int world, void *arg)
     group_call(comm, 0, NULL, 0, RF_F32, N, 1, 0, 0);
     check_launched(comm, decided[RF_GRAPH], "set");
 
+    const uint32_t isa_mask = comm->isa_mask;
+    if (rank == 1)
+        comm->isa_mask = 0; /* nothing runs there any more */
+    RANK_CHECK(rf_prepare(comm, 0, shapes, 2, &err) == RF_E_VARIANT && err.rank == 1, "%d: %s",
+               err.rank, err.text);
+    comm->isa_mask = isa_mask;
     const rf_variant *rows = pick(comm, 0, 1);
     if (!rfi_refusal_here(comm, rows))
         group_call(comm, 0, rows, 1, RF_F32, 2 * (uint64_t)rows->hidden, 1, 0, 0);
