@@ -34,8 +34,7 @@ static int faster(const rfi_candidate *a, const rfi_candidate *b)
 {
     if (a->median_ns != b->median_ns)
         return a->median_ns < b->median_ns;
-    int order = order_by_identity(a, b);
-    return order ? order < 0 : memcmp(a->hash, b->hash, sizeof a->hash) < 0;
+    return order_by_identity(a, b) < 0;
 }
 
 static int same_place(const rfi_trial *a, const rfi_trial *b)

@@ -145,6 +145,9 @@ static void an_empty_store_says_what_to_run(void **state)
     key.arch = "cuda/sm90";
     assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
     assert_non_null(strstr(d.reason, "tune -n 2 --backend cuda --shapes f32:4x4096`"));
+    key.mode = RF_GRAPH;
+    assert_int_equal(f->store->v->lookup(f->store, &key, facts_have_all, NULL, &d), 0);
+    assert_non_null(strstr(d.reason, "--shapes f32:4x4096:graph`"));
 }
 
 static void another_environment_is_stale_and_named(void **state)
@@ -160,6 +163,33 @@ static void another_environment_is_stale_and_named(void **state)
     assert_non_null(strstr(d.reason, ": kernel 6.1.0-18 -> 6.1.0-20; run"));
     assert_null(strstr(d.reason, "driver"));
     assert_non_null(strstr(d.reason, "rankfold tune"));
+}
+
+static void of_fields_of_one_name_each_has_its_own_counterpart(void **state)
+{
+    fixture *f = *state;
+    facts_place then = facts_at(HW_TEXT, "r0.gpu=a\nr0.gpu=b\n");
+    facts_place later = facts_at(HW_TEXT, "r0.gpu=a\nr0.gpu=c\n");
+    rfi_key key = facts_key(&later, 4, 4096);
+    tune(f, f->store, &then, 4);
+    assert_non_null(strstr(ask(f->store, &key, facts_have_all).reason, ": gpu b -> c; run"));
+}
+
+/* However much differs, what to run is said. */
+static void advice_has_its_room(void **state)
+{
+    fixture *f = *state;
+    char before[4096] = "", after[4096] = "";
+    for (int i = 0; i < 40; i++) {
+        snprintf(before + strlen(before), 100, "r0.field%d=%050d\n", i, 1);
+        snprintf(after + strlen(after), 100, "r0.field%d=%050d\n", i, 2);
+    }
+    facts_place then = facts_at(HW_TEXT, before), later = facts_at(HW_TEXT, after);
+    rfi_key key = facts_key(&later, 4, 4096);
+    tune(f, f->store, &then, 4);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_non_null(strstr(d.reason, "field0 "));
+    assert_non_null(strstr(d.reason, "...; run `rankfold tune -n 2 --shapes f32:4x4096`"));
 }
 
 static void other_transports_are_not_answered(void **state)
@@ -255,6 +285,10 @@ static void the_nearest_bucket_answers(void **state)
     assert_int_equal(d.rung, RF_RUNG_NEAREST);
     assert_int_equal(d.bucket, 16 * 4096 * 4);
     assert_non_null(strstr(d.reason, "262144"));
+    key = facts_key(&f->here, 8, 4096);
+    d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.bucket, 4 * 4096 * 4);   /* as near as the next above, and smaller */
+    assert_string_equal(d.variant, f->os.name); /* and not that of any hidden size */
 }
 
 static void a_bucket_far_away_is_no_answer(void **state)
@@ -411,6 +445,21 @@ static void what_was_tuned_without_it_is_a_partial_answer(void **state)
     assert_int_equal(d.rung, RF_RUNG_PARTIAL);
     assert_non_null(strstr(d.reason, ", dependent launch not measured; run"));
     assert_non_null(strstr(d.reason, "tune -n 2 --admit dependent --shapes f32:4x4096`"));
+}
+
+static void every_set_within_what_is_admitted_is_asked(void **state)
+{
+    fixture *f = *state;
+    facts_place all = f->here;
+    all.admits = RF_VARIANT_DEPENDENT | RF_VARIANT_REASSOC | RF_VARIANT_LOSSY;
+    rfi_key key = facts_key(&all, 4, 4096);
+    tune(f, f->store, &f->here, 4);
+    tune_dependent(f, &f->dependent);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_string_equal(d.variant, f->early.name);
+    assert_int_equal(d.rung, RF_RUNG_PARTIAL);
+    tune_dependent(f, &all);
+    assert_int_equal(ask(f->store, &key, facts_have_all).rung, RF_RUNG_EXACT);
 }
 
 static void its_own_set_goes_first_though_stale(void **state)
@@ -723,6 +772,8 @@ int main(void)
         FACT(the_fastest_is_answered),
         FACT(an_empty_store_says_what_to_run),
         FACT(another_environment_is_stale_and_named),
+        FACT(of_fields_of_one_name_each_has_its_own_counterpart),
+        FACT(advice_has_its_room),
         FACT(other_transports_are_not_answered),
         FACT(a_nearer_size_over_other_transports_is_passed_over),
         FACT(of_several_environments_one_with_the_transports_answers),
@@ -742,6 +793,7 @@ int main(void)
         FACT(with_the_opt_in_its_winner_is_exact),
         FACT(without_it_the_best_of_the_others_is_exact_too),
         FACT(what_was_tuned_without_it_is_a_partial_answer),
+        FACT(every_set_within_what_is_admitted_is_asked),
         FACT(its_own_set_goes_first_though_stale),
         FACT(a_smaller_set_at_this_size_goes_before_another_size),
         FACT(a_sweep_without_it_does_not_count_as_one_with_it),

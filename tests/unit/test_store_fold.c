@@ -138,6 +138,56 @@ static void one_per_cent_is_noise_in_any_case(void **state)
     assert_int_equal(rfi_beats(&far, &old), 1);
 }
 
+static void the_noise_is_that_of_the_noisier(void **state)
+{
+    (void)state;
+    const rfi_candidate still = {.median_ns = 100}, noisy = {.median_ns = 95, .noise_ns = 3};
+    assert_int_equal(rfi_beats(&noisy, &still), 0);
+    const rfi_candidate old = {.median_ns = 100, .noise_ns = 3}, new = {.median_ns = 95};
+    assert_int_equal(rfi_beats(&new, &old), 0);
+}
+
+static void a_failure_is_no_runner_up(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("x", 100, 1);
+    candidate("wrong", 50, 1)->outcome = RFI_WRONG;
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "x");
+    assert_null(choices[0].runner_up);
+}
+
+static void an_empty_sweep_says_nothing(void **state)
+{
+    (void)state;
+    trial("a", 1, 1);
+    candidate("x", 100, 1);
+    trial("a", 1, 1);
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "x");
+}
+
+static void a_killed_session_counts_in_its_environment_only(void **state)
+{
+    (void)state;
+    trial("b", 0, 1);
+    candidate("x", 100, 1);
+    trial("a", 1, 1);
+    candidate("y", 200, 1);
+    assert_int_equal(fold(), 1);
+    assert_string_equal(choices[0].best->name, "y");
+}
+
+static void a_sweep_settles_nothing_that_it_did_not_admit(void **state)
+{
+    (void)state;
+    unsigned looked = 0;
+    assert_int_equal(rfi_settles(&looked, DEP, 0), 0);
+    assert_int_equal(rfi_settles(&looked, DEP, DEP), 0);
+    assert_int_equal(rfi_settles(&looked, DEP, DEP), 1);
+}
+
 static void a_failed_incumbent_is_gone(void **state)
 {
     (void)state;
@@ -392,6 +442,11 @@ int main(void)
         FACT(the_incumbent_stays_within_the_noise),
         FACT(beyond_the_noise_it_falls),
         FACT(one_per_cent_is_noise_in_any_case),
+        FACT(the_noise_is_that_of_the_noisier),
+        FACT(a_failure_is_no_runner_up),
+        FACT(an_empty_sweep_says_nothing),
+        FACT(a_killed_session_counts_in_its_environment_only),
+        FACT(a_sweep_settles_nothing_that_it_did_not_admit),
         FACT(a_failed_incumbent_is_gone),
         FACT(an_incumbent_that_is_not_there_any_more_is_gone),
         FACT(a_new_build_succeeds_under_its_name),

@@ -95,6 +95,24 @@ static void then_the_nearest_bucket(void **state)
     assert_int_equal(ask(&here, 256, 4096).fallback, 1);
 }
 
+static int has_not_64k(void *ctx, const unsigned char hash[16], const char *name)
+{
+    (void)ctx, (void)hash;
+    return strstr(name, "64k") ? 0 : 2;
+}
+
+static void a_variant_that_is_not_here_is_passed_over(void **state)
+{
+    (void)state;
+    rfi_decision d;
+    rows[3].bucket = 131072;
+    rf_store *store = open_table();
+    rfi_key key = facts_key(&here, 4, 4096);
+    assert_int_equal(store->v->lookup(store, &key, has_not_64k, NULL, &d), 1);
+    rf_store_close(store);
+    assert_int_equal(d.bucket, 131072); /* the next above */
+}
+
 static void but_none_that_is_far_away(void **state)
 {
     (void)state;
@@ -252,6 +270,9 @@ static void bad_tables_are_refused(void **state)
     rows[3].bucket = 1000;
     refused("row 3 has a bucket");
     setup(state);
+    rows[0].bucket = 32;
+    refused("row 0 has a bucket");
+    setup(state);
     rows[6].admits = 8;
     refused("row 6 admits what there is not");
     setup(state);
@@ -286,6 +307,7 @@ int main(void)
         FACT(an_exact_row_answers),
         FACT(any_hidden_comes_next),
         FACT(then_the_nearest_bucket),
+        FACT(a_variant_that_is_not_here_is_passed_over),
         FACT(but_none_that_is_far_away),
         FACT(the_baseline_is_a_fallback),
         FACT(another_environment_is_said),
