@@ -37,6 +37,8 @@ rf_result rfi_same(rf_comm *comm, const char *step, const rfi_term *mine, size_t
 rf_result rfi_launch(rf_comm *comm, int channel, const rf_variant *variant, uint32_t grid,
                      const void *in, void *out, uint64_t count, rf_dtype dtype, void *stream);
 
+#define RFI_SHAPES_MAX 65536 /* that one call prepares or tunes */
+
 /* May this comm run this variant for this shape? NULL = yes, else a static reason (isa, world,
  * hidden, opt-in flags ...). */
 const char *rfi_refusal(const rf_comm *comm, const rf_variant *variant, const rf_shape *shape);

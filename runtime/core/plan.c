@@ -9,8 +9,7 @@
 #include "core/env.h"
 #include "core/hash.h"
 
-#define STEP       "prepare"
-#define SHAPES_MAX 65536
+#define STEP "prepare"
 
 /* ---- shapes ---- */
 
@@ -55,9 +54,9 @@ static rf_result check_arguments(const rf_comm *comm, int channel, const rf_shap
     if (channel < 0 || (uint32_t)channel >= comm->n_channels)
         return rfi_fail(err, RF_E_CHANNEL, comm->rank, STEP, "channel %d: %u are open", channel,
                         comm->n_channels);
-    if ((n && !shapes) || n > SHAPES_MAX)
+    if ((n && !shapes) || n > RFI_SHAPES_MAX)
         return rfi_fail(err, RF_E_ARG, comm->rank, STEP, "%zu shapes at %p: expected at most %d", n,
-                        (const void *)shapes, SHAPES_MAX);
+                        (const void *)shapes, RFI_SHAPES_MAX);
     for (size_t i = 0; i < n; i++) {
         rf_result bad = check_shape(comm, &shapes[i], i, err);
         if (bad)

@@ -195,9 +195,8 @@ static rf_result cuda_join(rfi_device *d, const rfi_group *group, rf_error *err)
     d->rank = group->rank;
     d->world = group->world;
     memcpy(d->place, group->place, sizeof d->place);
-    if (!rfi_cuda_describe(d))
-        return rfi_fail(err, RF_E_MEMORY, d->rank, "identity", "no memory");
-    return rfi_group_watch(group, d->fd, err);
+    rf_result bad = rfi_cuda_describe(d, err);
+    return bad ? bad : rfi_group_watch(group, d->fd, err);
 }
 
 /* A rank alone has no peer to store to. */

@@ -64,9 +64,9 @@ rf_result rfi_cuda_fail(const rfi_device *d, rf_error *err, const char *step, co
 /* Waits for the own stream, at most `timeout_ms`. */
 CUresult rfi_cuda_wait(const rfi_device *d, uint32_t timeout_ms);
 
-/* facts.c. Once the places of all ranks are known: fills caps.distance, the texts and kib_clocks. 0
- * = no memory. */
-int rfi_cuda_describe(rfi_device *d);
+/* facts.c. Once the places of all ranks are known: fills caps.distance, the texts and kib_clocks.
+ * E_MEMORY, E_BACKEND. */
+rf_result rfi_cuda_describe(rfi_device *d, rf_error *err);
 int rfi_cuda_node(const char *bus); /* of NUMA; -1 = unknown */
 /* rf_params.kib_clocks, of a link as sysfs tells it ("32.0 GT/s PCIe", "16") and an SM's clock:
  * pure. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "core/group.h"
 #include "cuda/cuda.h"
 
 /* First line of a file; "unknown" where there is none. */
@@ -148,18 +149,21 @@ static int node_index(const rfi_device *d)
 
 /* ---- texts ---- */
 
-static char *hw_text(const rfi_device *d, const pcie *slot)
+typedef struct card {
+    char model[128];
+    size_t bytes;
+} card;
+
+static char *hw_text(const rfi_device *d, const card *c, const pcie *slot)
 {
-    char model[128] = "", links[RF_MAX_WORLD * 16] = "", *text = NULL;
-    size_t bytes = 0, used = 0;
-    d->driver->cuDeviceGetName(model, sizeof model, d->ordinal);
-    d->driver->cuDeviceTotalMem(&bytes, d->ordinal);
+    char links[RF_MAX_WORLD * 16] = "", *text = NULL;
+    size_t used = 0;
     for (int r = 0; r < d->world; r++)
         used += (size_t)snprintf(links + used, sizeof links - used, "%s%s", r ? "," : "",
                                  r == d->rank ? "-" : link_text[d->caps.distance[r]]);
     int n = asprintf(&text, "gpu=%s\nsms=%u\nmemory_gib=%zu\npcie=%s x%s\nnode=%d\nlinks=%s\n",
-                     model, d->caps.max_grid, (bytes + (1u << 29)) >> 30, slot->speed, slot->width,
-                     node_index(d), links);
+                     c->model, d->caps.max_grid, (c->bytes + (1u << 29)) >> 30, slot->speed,
+                     slot->width, node_index(d), links);
     return n < 0 ? NULL : text;
 }
 
@@ -175,13 +179,20 @@ static char *env_text(const rfi_device *d)
     return n < 0 ? NULL : text;
 }
 
-int rfi_cuda_describe(rfi_device *d)
+rf_result rfi_cuda_describe(rfi_device *d, rf_error *err)
 {
     const pcie slot = pcie_of(d->caps.place);
+    card c = {.model = ""};
+    CUresult bad = d->driver->cuDeviceGetName(c.model, sizeof c.model, d->ordinal);
+    if (!bad)
+        bad = d->driver->cuDeviceTotalMem(&c.bytes, d->ordinal);
+    if (bad) /* by another text nothing measured would be found, and all that is would be lost */
+        return rfi_cuda_fail(d, err, "identity", "its name and memory", bad);
     for (int r = 0; r < d->world; r++)
         d->caps.distance[r] = (uint8_t)link_to(d, d->place[r]);
-    d->caps.hw_text = d->hw_text = hw_text(d, &slot);
+    d->caps.hw_text = d->hw_text = hw_text(d, &c, &slot);
     d->caps.env_text = d->env_text = env_text(d);
     d->kib_clocks = kib_clocks(d, &slot);
-    return d->hw_text && d->env_text;
+    return d->hw_text && d->env_text ? RF_OK
+                                     : rfi_fail(err, RF_E_MEMORY, d->rank, "identity", "no memory");
 }

@@ -364,8 +364,8 @@ RF_API rf_result rf_channel_rebind(rf_comm *comm, int channel);
 
 /* Collective. Resolves shapes to plans: rank 0 decides (database, else class default), every rank
  * verifies that it holds exactly that variant and loads it. Shapes add to those prepared before; a
- * shape again replaces its plan. Nothing is measured. On failure earlier plans stand. Errors:
- * E_ARG, E_CAPACITY, E_VARIANT, E_MISMATCH, E_TIMEOUT, E_PEER, E_REMOTE. */
+ * shape again replaces its plan. n: up to 65536. Nothing is measured. On failure earlier plans
+ * stand. Errors: E_ARG, E_CAPACITY, E_VARIANT, E_MISMATCH, E_TIMEOUT, E_PEER, E_REMOTE. */
 RF_API rf_result rf_prepare(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                             rf_error *err);
 RF_API rf_result rf_prepare_all(rf_comm *const *comms, int world, int channel,

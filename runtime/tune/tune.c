@@ -10,7 +10,6 @@
 #define DEFAULT_BUDGET_MS 60000u
 #define DEFAULT_ROUNDS    7u
 #define MAX_ROUNDS        1000u
-#define MAX_SHAPES        100000u
 
 static uint64_t digest_shapes(const rf_shape *shapes, size_t n)
 {
@@ -65,9 +64,9 @@ static rf_result check_arguments(rf_comm *comm, int channel, const rf_shape *sha
                                  const rf_tune_options *o, rf_error *err)
 {
     int rank = rf_comm_rank(comm);
-    if (n > MAX_SHAPES || (n && !shapes))
-        return rfi_fail(err, RF_E_ARG, rank, "tune", "%zu shapes at %p, expected up to %u", n,
-                        (const void *)shapes, MAX_SHAPES);
+    if (n > RFI_SHAPES_MAX || (n && !shapes))
+        return rfi_fail(err, RF_E_ARG, rank, "tune", "%zu shapes at %p: expected at most %d", n,
+                        (const void *)shapes, RFI_SHAPES_MAX);
     if (o->rounds > MAX_ROUNDS)
         return rfi_fail(err, RF_E_ARG, rank, "tune", "%u rounds, expected up to %u", o->rounds,
                         MAX_ROUNDS);

@@ -192,6 +192,9 @@ static CUresult do_cuThreadExchangeStreamCaptureMode(int *mode)
 
 DOES(cuDeviceGetCount, (int *count), *count = N_DEVICES)
 DOES(cuDeviceGet, (CUdevice * device, int ordinal), *device = ordinal)
+DOES(cuDeviceGetName, (char *name, int bytes, CUdevice device),
+     snprintf(name, (size_t)bytes, "Fake"))
+DOES(cuDeviceTotalMem, (size_t * bytes, CUdevice device), *bytes = 128ull << 30)
 DOES(cuDeviceGetUuid, (CUuuid * uuid, CUdevice device), memset(uuid, device + 1, sizeof *uuid))
 DOES(cuDeviceGetPCIBusId, (char *text, int bytes, CUdevice device),
      snprintf(text, (size_t)bytes, "0000:%02X:00.0", (unsigned)device))
@@ -263,6 +266,8 @@ typedef struct entry {
 static const entry doing[] = {
     DOING(cuDeviceGetCount),
     DOING(cuDeviceGet),
+    DOING(cuDeviceGetName),
+    DOING(cuDeviceTotalMem),
     DOING(cuDeviceGetUuid),
     DOING(cuDeviceGetPCIBusId),
     DOING(cuDeviceGetByPCIBusId),

@@ -284,6 +284,22 @@ static void test_tune(void **state)
     assert_int_equal(rf_can_profile(comm), 0);
 }
 
+/* As many as can be prepared afterwards. */
+static void test_too_many_shapes(void **state)
+{
+    (void)state;
+    const size_t n = 65537;
+    rf_shape *shapes = malloc(n * sizeof *shapes);
+    assert_non_null(shapes);
+    for (size_t i = 0; i < n; i++)
+        shapes[i] = (rf_shape){RF_ALL_REDUCE, RF_F32, RF_EAGER, 1, 1 + i % 1000};
+    assert_refused(RF_E_ARG, rf_prepare(comm, 0, shapes, n, &err), "expected at most 65536");
+    assert_refused(RF_E_ARG, rf_tune(comm, 0, shapes, n, NULL, NULL, &err),
+                   "expected at most 65536");
+    assert_int_equal(rf_prepare(comm, 0, shapes, n - 1, NULL), RF_OK);
+    free(shapes);
+}
+
 static void test_trials(void **state)
 {
     (void)state;
@@ -537,6 +553,7 @@ int main(void)
         TEST(test_stores),
         TEST(test_oracle),
         TEST(test_trials),
+        TEST(test_too_many_shapes),
         cmocka_unit_test(test_collective_calls_that_differ),
         cmocka_unit_test(test_trials_that_differ),
     };

@@ -65,6 +65,13 @@ static rf_result make(const char *name, int rank, int world, rf_comm **out, rf_e
     return group_try(&rfi_backend_cuda, name, &config, rank, world, out, err);
 }
 
+/* What measurements are kept by. */
+static void check_identity(const rf_comm *comm, int n)
+{
+    RANK_CHECK(strstr(comm->hw_text, "r0.gpu=Fake\n") && strstr(comm->hw_text, "memory_gib=128\n"),
+               "call %d: %s", n, comm->hw_text);
+}
+
 static outcome note(rf_comm *comm, rf_result result)
 {
     outcome o = {.result = result, .failed = fake_driver_failed() != NULL};
@@ -145,6 +152,7 @@ static void creates(int rank, int world, void *arg)
             fake_driver_fail(0);
             RANK_CHECK(!result || err.text[0], "call %d: no text", n);
             if (!result) {
+                check_identity(comm, n);
                 check_clear(comm, n);
                 use_and_end(comm);
             }

@@ -622,7 +622,7 @@ static void facts_of_a_device(void **state)
     snprintf(d.place[1], sizeof d.place[1], "ffff:ff:1e.7");
     snprintf(d.place[2], sizeof d.place[2], "ffff:ff:1e.7");
     memcpy(d.caps.place, d.place[1], sizeof d.caps.place);
-    assert_int_equal(rfi_cuda_describe(&d), 1);
+    assert_int_equal(rfi_cuda_describe(&d, NULL), RF_OK);
     assert_int_equal(d.caps.distance[0], 0);
     assert_int_equal(d.caps.distance[2], 1);
     assert_string_equal(d.caps.hw_text, "gpu=Imaginary\nsms=132\nmemory_gib=139\n"
