@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/group.h"
 
@@ -36,7 +37,7 @@ rf_result rfi_group_watch(const rfi_group *group, int fd[RF_MAX_WORLD], rf_error
     for (int r = 0; r < group->world; r++) {
         if (group->fd[r] < 0)
             continue;
-        fd[r] = fcntl(group->fd[r], F_DUPFD_CLOEXEC, 0);
+        fd[r] = fcntl(group->fd[r], F_DUPFD_CLOEXEC, STDERR_FILENO + 1); /* as rfi_fd_aside */
         if (fd[r] < 0)
             return rfi_fail(err, RF_E_SYSTEM, group->rank, "open", "connection to rank %d: %s", r,
                             strerror(errno));

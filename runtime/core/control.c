@@ -159,6 +159,7 @@ static ssize_t recv_first(int fd, void *data, size_t bytes, int *slot)
         for (size_t i = 0; i < count; i++) {
             int got;
             memcpy(&got, CMSG_DATA(h) + i * sizeof(int), sizeof got);
+            got = rfi_fd_aside(got);
             if (*slot < 0)
                 *slot = got;
             else

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/group.h"
+#include "core/socket.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -200,7 +201,7 @@ rf_result rfi_shared_create(size_t bytes, int node, unsigned char **base, int *f
 {
     const char *what = "creation";
     unsigned char *at = NULL;
-    int new = memfd_create("rankfold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int new = rfi_fd_aside(memfd_create("rankfold", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (new >= 0)
         at = create(new, bytes, node, &what);
     if (!at) {

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,9 +22,19 @@ static socklen_t address(const char *name, struct sockaddr_un *out)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 }
 
+int rfi_fd_aside(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int other = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), why = errno;
+    close(fd);
+    errno = why;
+    return other;
+}
+
 static int open_socket(void)
 {
-    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return rfi_fd_aside(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 void rfi_socket_close(int *fd)
@@ -112,7 +123,7 @@ int rfi_socket_accept(int listener, uint64_t deadline)
         int why = wait_for(listener, POLLIN, deadline);
         if (why)
             return -why;
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = rfi_fd_aside(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (fd < 0) {
             if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
                 continue;

@@ -9,6 +9,11 @@
 
 #define RFI_SOCKET_NAME 64 /* longest name with terminator; lives in the abstract namespace */
 
+/* The same file at a descriptor beyond 2, closing the one given: what a program writes to a stdout
+ * or stderr that it has closed shall not end up in a file of ours. -1 = none, with errno; -1 stays
+ * -1. */
+int rfi_fd_aside(int fd);
+
 /* A listening socket, or -errno. */
 int rfi_socket_listen(const char *name);
 /* A connected socket, or -errno. A full backlog is retried until the deadline. */

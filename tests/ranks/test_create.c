@@ -629,6 +629,25 @@ static void test_comms_of_one_name_in_a_row(void **state)
     RANKS_ASSERT(ranks_run(3, one_name_many_comms, (void *)group_name(), NULL));
 }
 
+/* A program that has closed its standard files, and writes to them all the same. */
+static void without_standard_files(int rank, int world, void *arg)
+{
+    rf_config config = group_config();
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        close(fd);
+    rf_comm *comm = group_create(arg, &config, rank, world);
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        RANK_CHECK(write(fd, "a message", 9) < 0, "descriptor %d is the comm's", fd);
+    group_call(comm, 0, NULL, 0, RF_F32, 1000, 1, 0, 0);
+    group_close(comm);
+}
+
+static void test_what_a_program_prints_goes_nowhere_else(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(3, without_standard_files, (void *)group_name(), NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -646,6 +665,7 @@ int main(void)
         cmocka_unit_test(test_configs_that_differ),
         cmocka_unit_test(test_a_wrong_argument_of_one_rank),
         cmocka_unit_test(test_comms_of_one_name_in_a_row),
+        cmocka_unit_test(test_what_a_program_prints_goes_nowhere_else),
         cmocka_unit_test(test_a_rank_that_never_arrives),
         cmocka_unit_test(test_a_rank_that_dies_during_create),
     };
