@@ -49,6 +49,7 @@ static CUresult enter(const char *name)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+/* NOLINTBEGIN(misc-unused-parameters): as the driver declares them */
 
 #define RF_X(name, version, parameters)                                                            \
     static CUresult plain_##name parameters                                                        \
@@ -250,6 +251,7 @@ DOES(cuLaunchKernelEx,
 MAKES(cuStreamCreate, (CUstream * stream, unsigned int flags), *stream = (CUstream)&live)
 GIVES_BACK(cuStreamDestroy, (CUstream stream), (void)stream)
 
+/* NOLINTEND(misc-unused-parameters) */
 #pragma GCC diagnostic pop
 
 /* ---- where they are found ---- */
