@@ -76,13 +76,16 @@ static uint32_t absent(const rendezvous *r)
     return mask;
 }
 
-/* A rank of this group, whatever it thinks of its size. 0, or errno: EPROTO = a stranger, EEXIST =
- * that rank is here already. */
+/* A rank of this group, whatever it thinks of its size; one that has died meanwhile and was started
+ * again takes its own place. 0, or errno: EPROTO = a stranger, EEXIST = that rank is here already.
+ */
 static int take_in(rendezvous *r, const hello *h, int fd)
 {
     if (h->magic != MAGIC || h->rank == 0 || h->rank >= h->world || h->world > RF_MAX_WORLD)
         return EPROTO;
     int inside = h->rank < (uint32_t)r->world, fits = h->world == (uint32_t)r->world;
+    if (inside && rfi_socket_gone(r->fd[h->rank]))
+        rfi_socket_close(&r->fd[h->rank]);
     if (inside ? r->fd[h->rank] >= 0 : r->n_lost == RF_MAX_WORLD)
         return EEXIST;
     if (inside)

@@ -327,7 +327,8 @@ RF_API rf_result rf_footprint_query(const rf_config *config, int world, rf_footp
  * that failed, the step and the reason, the same on every rank. */
 RF_API rf_result rf_comm_create(const rf_config *config, const rf_bootstrap *boot, rf_comm **out,
                                 rf_error *err);
-/* All ranks from one thread: out[0 .. world-1]. */
+/* All ranks from one thread: out[0 .. world-1]. What is collective and has no such form needs a
+ * thread for every rank; rf_comm_destroy does not. */
 RF_API rf_result rf_comm_create_all(const rf_config *config, int world, rf_comm **out,
                                     rf_error *err);
 

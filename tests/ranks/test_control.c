@@ -19,6 +19,7 @@
 
 #include "core/control.h"
 #include "core/group.h"
+#include "core/hash.h"
 #include "core/socket.h"
 #include "../ranks.h"
 
@@ -449,6 +450,52 @@ static void a_rank_that_is_there_twice_is_told_so(void **state)
     RANKS_ASSERT(verdict);
 }
 
+/* A process that says that it is rank 1 of 3, and dies. Whoever comes later comes after it. */
+static void say_hello_and_die(void)
+{
+    const uint32_t hello[] = {0x72666231u, 1, 3, 0};
+    unsigned char hash[16];
+    char hex[RFI_HEX], name[RFI_SOCKET_NAME];
+    rfi_hash128(job, strlen(job), hash);
+    rfi_hex(hash, hex);
+    snprintf(name, sizeof name, "rankfold-%u-%s", (unsigned)geteuid(), hex);
+    int fd;
+    while ((fd = rfi_socket_connect(name, UINT64_MAX)) < 0)
+        usleep(1000); /* nobody listens yet */
+    int why = rfi_socket_send(fd, hello, sizeof hello, UINT64_MAX);
+    RANK_CHECK(!why, "%s", strerror(why));
+    close(fd);
+}
+
+static void started_again(int rank, int world, void *arg)
+{
+    int *died = arg;
+    rfi_control c;
+    if (rank == 1) {
+        say_hello_and_die();
+        __atomic_store_n(died, 1, __ATOMIC_RELEASE);
+    }
+    while (rank == 2 && !__atomic_load_n(died, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    if (rank == 2) /* rank 0 still waits when rank 1 comes again */
+        usleep(200000);
+    meet(&c, rank, world);
+    rfi_control_close(&c);
+}
+
+static void a_rank_that_was_started_again_takes_its_place(void **state)
+{
+    (void)state;
+    const char *verdict = "";
+    for (int i = 0; verdict && i < 5; i++) { /* where rank 1 came too late after all */
+        int *died = ranks_shared(sizeof *died);
+        new_job(state);
+        verdict = ranks_run(3, started_again, died, NULL);
+        ranks_shared_free(died, sizeof *died);
+    }
+    RANKS_ASSERT(verdict);
+}
+
 /* One rank says less than this version does. */
 static void of_another_version(int rank, int world, void *arg)
 {
@@ -553,6 +600,7 @@ int main(void)
         test(whoever_does_not_come_is_named),
         test(another_world_size_is_a_mismatch_for_all),
         test(a_rank_that_is_there_twice_is_told_so),
+        test(a_rank_that_was_started_again_takes_its_place),
         test(another_version_is_a_mismatch),
         test_threads(a_thread_that_does_not_come_is_named),
         test(a_callback_that_fails_or_lies_is_an_error),
