@@ -87,8 +87,10 @@ int rfi_order_before(rfi_order *o, rf_mode mode, void *stream, uint64_t capture)
     int before = lane->stream && lane->capture == capture;
     if (before && lane->stream != id + 1)
         r = o->driver->cuStreamWaitEvent(stream, lane->event, 0);
-    lane->stream = id + 1;
-    lane->capture = capture;
+    if (!r) {
+        lane->stream = id + 1;
+        lane->capture = capture;
+    }
     leave(o);
     return r;
 }
