@@ -46,7 +46,8 @@ static const series all_series[] = {
     {"peer_bf16", &kernels_peer_bf16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"peer_f16", &kernels_peer_f16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"peer_nan", &kernels_peer_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
-    {"peer_ring", &kernels_peer_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 3,
+    /* more blocks than lanes, now and then */
+    {"peer_ring", &kernels_peer_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 6,
      MIXED},
     {"peer_turns", &kernels_peer_f32, KERNELS_SLOTS + KERNELS_RING, 2, 400, 7, COUNT, 0, ALL_TAGS,
      3, MIXED},
@@ -60,7 +61,7 @@ static const series all_series[] = {
     {"host_bf16", &kernels_host_bf16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"host_f16", &kernels_host_f16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"host_e12", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
-    {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 3,
+    {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 6,
      MIXED},
     /* four vectors in a slot, tags that come round after 16 calls */
     {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 15, 3, MIXED},

@@ -4,6 +4,7 @@
 
 #include "machine.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -39,6 +40,7 @@ RF_DEVICE uint32_t grid_size(void)
 RF_DEVICE rf_pack16 load_plain(const void *at)
 {
     rf_pack16 v;
+    assert((uintptr_t)at % 16 == 0); /* a GPU faults */
     machine_step();
     for (int i = 0; i < 4; i++) {
         v.w[i] = machine_load_own((const uint32_t *)at + i);
@@ -49,6 +51,7 @@ RF_DEVICE rf_pack16 load_plain(const void *at)
 RF_DEVICE rf_pack16 load_plain12(const void *at)
 {
     rf_pack16 v = {{0, 0, 0, 0}};
+    assert((uintptr_t)at % 4 == 0);
     machine_step();
     memcpy(&v, at, 12);
     return v;
@@ -57,6 +60,7 @@ RF_DEVICE rf_pack16 load_plain12(const void *at)
 RF_DEVICE rf_pack16 load_sys(const void *at)
 {
     rf_pack16 v;
+    assert((uintptr_t)at % 16 == 0);
     machine_step();
     if (machine_load16(at, &v)) {
         return v;
@@ -77,6 +81,7 @@ RF_DEVICE rf_pack16 load_sys(const void *at)
 
 RF_DEVICE void store_plain(void *at, rf_pack16 v)
 {
+    assert((uintptr_t)at % 16 == 0);
     machine_step();
     if (machine_flawed() == FLAW_NO_REARM && v.w[0] == 0xffffffffu) {
         return;
@@ -88,6 +93,7 @@ RF_DEVICE void store_plain(void *at, rf_pack16 v)
 
 RF_DEVICE void store_plain12(void *at, rf_pack16 v)
 {
+    assert((uintptr_t)at % 4 == 0);
     machine_step();
     for (int i = 0; i < 3; i++) {
         machine_store((uint32_t *)at + i, v.w[i]);
@@ -96,6 +102,7 @@ RF_DEVICE void store_plain12(void *at, rf_pack16 v)
 
 RF_DEVICE void store_sys(void *at, rf_pack16 v)
 {
+    assert((uintptr_t)at % 16 == 0);
     machine_step();
     if (machine_flawed() == FLAW_NO_UPKEEP && !(v.w[0] | v.w[1] | v.w[2])) {
         return;
