@@ -17,7 +17,8 @@
 #define GRANULARITY (2u << 20)
 #define FAILURE     719 /* CUDA_ERROR_LAUNCH_FAILED: none that the backend knows */
 
-static int calls, failing, live;
+static int calls, failing, live, mapped, images;
+static int device_of_memory; /* that was allocated last */
 static const char *failed;
 
 void fake_driver_fail(int n)
@@ -35,6 +36,18 @@ const char *fake_driver_failed(void)
 int fake_driver_live(void)
 {
     return live;
+}
+
+int fake_driver_mapped(void)
+{
+    return mapped;
+}
+
+/* What a driver would not put up with. */
+static void must(int holds)
+{
+    if (!holds)
+        abort();
 }
 
 static CUresult enter(const char *name)
@@ -210,7 +223,8 @@ DOES(cuMemGetAllocationGranularity, (size_t * bytes, const CUmemProperties *prop
      *bytes = GRANULARITY)
 MAKES(cuMemCreate,
       (CUmemHandle * handle, size_t bytes, const CUmemProperties *properties, uint64_t flags),
-      *handle = (CUmemHandle)physical(bytes))
+      (must(bytes % GRANULARITY == 0), device_of_memory = properties->location.id,
+       *handle = (CUmemHandle)physical(bytes)))
 GIVES_BACK(cuMemRelease, (CUmemHandle handle), close((int)handle))
 DOES(cuMemExportToShareableHandle, (void *exported, CUmemHandle handle, int type, uint64_t flags),
      *(int *)exported = fcntl((int)handle, F_DUPFD_CLOEXEC, 0))
@@ -218,12 +232,15 @@ MAKES(cuMemImportFromShareableHandle, (CUmemHandle * handle, void *exported, int
       *handle = (CUmemHandle)fcntl((int)(intptr_t)exported, F_DUPFD_CLOEXEC, 0))
 MAKES(cuMemAddressReserve,
       (CUdeviceptr * at, size_t bytes, size_t alignment, CUdeviceptr hint, uint64_t flags),
-      *at = reserve(bytes))
+      (must(bytes % GRANULARITY == 0), *at = reserve(bytes)))
 GIVES_BACK(cuMemAddressFree, (CUdeviceptr at, size_t bytes), munmap(pointer(at), bytes))
 MAKES(cuMemMap, (CUdeviceptr at, size_t bytes, size_t offset, CUmemHandle handle, uint64_t flags),
-      place(at, bytes, (int)handle))
-GIVES_BACK(cuMemUnmap, (CUdeviceptr at, size_t bytes), place(at, bytes, -1))
-MAKES(cuMemAlloc, (CUdeviceptr * at, size_t bytes), *at = address(malloc(bytes)))
+      (place(at, bytes, (int)handle), mapped++))
+GIVES_BACK(cuMemUnmap, (CUdeviceptr at, size_t bytes), (place(at, bytes, -1), mapped--))
+DOES(cuMemSetAccess, (CUdeviceptr at, size_t bytes, const CUmemAccess *access, size_t n),
+     must(access->location.id == device_of_memory))
+MAKES(cuMemAlloc, (CUdeviceptr * at, size_t bytes),
+      *at = address(memset(malloc(bytes), 0xa5, bytes)))
 GIVES_BACK(cuMemFree, (CUdeviceptr at), free(pointer(at)))
 MAKES(cuMemHostAlloc, (void **at, size_t bytes, unsigned int flags), *at = malloc(bytes))
 GIVES_BACK(cuMemFreeHost, (void *at), free(at))
@@ -240,8 +257,8 @@ DOES(cuMemcpyDtoHAsync, (void *to, CUdeviceptr from, size_t n, CUstream stream),
 MAKES(cuLibraryLoadData,
       (CUlibrary * library, const void *image, int *jit_options, void **jit_values,
        unsigned int n_jit, int *options, void **values, unsigned int n),
-      *library = (CUlibrary)(uintptr_t)image)
-GIVES_BACK(cuLibraryUnload, (CUlibrary library), (void)library)
+      (must(!images++), *library = (CUlibrary)(uintptr_t)image)) /* each once */
+GIVES_BACK(cuLibraryUnload, (CUlibrary library), images--)
 DOES(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name),
      *kernel = kernel_named(name))
 DOES(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), *function = (CUfunction)kernel)
@@ -285,6 +302,7 @@ static const entry doing[] = {
     DOING(cuMemAddressFree),
     DOING(cuMemMap),
     DOING(cuMemUnmap),
+    DOING(cuMemSetAccess),
     DOING(cuMemAlloc),
     DOING(cuMemFree),
     DOING(cuMemHostAlloc),

@@ -10,5 +10,6 @@ void fake_driver_fail(int n);
 const char *fake_driver_failed(void);
 /* What was made and not given back: contexts, streams, memory, mappings, images. */
 int fake_driver_live(void);
+int fake_driver_mapped(void); /* of these, mappings of device memory */
 
 #endif

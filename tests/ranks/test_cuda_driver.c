@@ -102,6 +102,10 @@ static void check_clear(const rf_comm *comm, int n)
             unsigned char empty = t == RFI_TRANSPORT_PEER ? 0xff : 0;
             RANK_CHECK(p->control->generation == comm->generation, "call %d: generation %u", n,
                        p->control->generation);
+            for (int f = 0; f < RF_CONTROLS; f++)
+                RANK_CHECK(!p->control[f].epoch && !p->control[f].poison && !p->control[f].busy &&
+                               !p->control[f].told,
+                           "call %d: control line %d is not clear", n, f);
             RANK_CHECK(slots[0] == empty && !memcmp(slots, slots + 1, p->slot_bytes - 1),
                        "call %d: channel %u has other words than its sentinel", n, c);
         }
@@ -141,7 +145,7 @@ static rf_comm *make_whole(const trial *t, int rank, int world)
 static void creates(int rank, int world, void *arg)
 {
     use_and_end(make_whole(arg, rank, world)); /* the driver is opened once in a process */
-    int more = 1;
+    int more = 1, fds = group_fds();
     for (int n = 1; more; n++)
         for (int victim = 0; victim < world; victim++) {
             rf_comm *comm = NULL;
@@ -153,11 +157,15 @@ static void creates(int rank, int world, void *arg)
             RANK_CHECK(!result || err.text[0], "call %d: no text", n);
             if (!result) {
                 check_identity(comm, n);
+                RANK_CHECK(comm->transport[RFI_TRANSPORT_PEER].on || !fake_driver_mapped(),
+                           "call %d: memory that is not used is kept", n);
                 check_clear(comm, n);
                 use_and_end(comm);
             }
             RANK_CHECK(fake_driver_live() == 0, "call %d: %d things are left", n,
                        fake_driver_live());
+            RANK_CHECK(group_fds() == fds, "call %d: %d descriptors before, %d after", n, fds,
+                       group_fds());
         }
     use_and_end(make_whole(arg, rank, world));
 }

@@ -297,6 +297,14 @@ static void a_plan_is_found_by_its_count_and_replaced(void **state)
         assert_int_equal(p->count, i * 64);
         assert_ptr_equal(p->variant, i == 500 ? &b : &a);
     }
+    for (uint64_t i = 1; i <= 1000; i++) { /* each mode has its own, wherever they collide */
+        rfi_plan p = plan(i, 64, RF_GRAPH, &b);
+        assert_true(rfi_plan_put(&t, &p));
+    }
+    for (uint64_t i = 1; i <= 1000; i++) {
+        assert_int_equal(rfi_plan_find(&t, RF_F32, RF_GRAPH, i * 64)->shape.mode, RF_GRAPH);
+        assert_int_equal(rfi_plan_find(&t, RF_F32, RF_EAGER, i * 64)->shape.mode, RF_EAGER);
+    }
     assert_null(rfi_plan_find(&t, RF_BF16, RF_EAGER, 64));
     assert_null(rfi_plan_find(&t, RF_F32, RF_EAGER, 65));
     rfi_plan_free(&t);

@@ -199,7 +199,8 @@ static void both_ends_see_one_memory(void **state)
     assert_ptr_not_equal(own.host, theirs.host);
     assert_ptr_equal(own.base, own.host + SHIFT);
     assert_ptr_equal(rfi_cuda_host_of(&b, theirs.base + 100), theirs.host + 100);
-    assert_null(rfi_cuda_host_of(&b, own.base + BYTES));
+    assert_null(rfi_cuda_host_of(&b, theirs.base + BYTES));
+    assert_null(rfi_cuda_host_of(&a, own.base - 1));
     own.host[BYTES - 1] = 7;
     assert_int_equal(theirs.host[BYTES - 1], 7);
     cuda->forget(&b, &theirs);
@@ -221,6 +222,23 @@ static void threads_register_once_and_the_last_ends_it(void **state)
     assert_int_equal(world.contexts, 1); /* of the rank that has gone */
     assert_int_equal(theirs.host[0], 0);
     cuda->forget(&b, &theirs);
+    assert_nothing_left();
+}
+
+static void one_of_two_can_be_forgotten(void **state)
+{
+    (void)state;
+    rfi_device a = device_of(0), b = device_of(1);
+    rfi_memory own, others, theirs;
+    rf_error err;
+    assert_int_equal(cuda->allocate(&a, HOST, BYTES, &own, &err), RF_OK);
+    assert_int_equal(cuda->allocate(&b, HOST, BYTES, &others, &err), RF_OK);
+    assert_int_equal(cuda->import(&b, HOST, &own, 0, &theirs, &err), RF_OK);
+    cuda->forget(&b, &theirs);
+    assert_ptr_equal(rfi_cuda_host_of(&b, others.base), others.host);
+    assert_int_equal(world.allocations, 2);
+    cuda->forget(&b, &others);
+    cuda->forget(&a, &own);
     assert_nothing_left();
 }
 
@@ -330,6 +348,160 @@ static void a_refused_import_leaves_the_owner_alone(void **state)
     }
     cuda->forget(&a, &own);
     assert_nothing_left();
+}
+
+/* ---- device memory of peers, and kernels: what the driver is asked for ---- */
+
+static char orders[1024];
+
+static CUresult ask(const char *format, ...)
+{
+    size_t used = strlen(orders);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(orders + used, sizeof orders - used, format, args);
+    va_end(args);
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccess *access, size_t n)
+{
+    return ask("access %d+%zu from %d x%zu; ", (int)at, bytes, access->location.id, n);
+}
+
+static CUresult load_data(CUlibrary *library, const void *image, int *jit, void **values,
+                          unsigned int n_jit, int *options, void **option_values, unsigned int n)
+{
+    (void)jit, (void)values, (void)n_jit, (void)options, (void)option_values, (void)n;
+    *library = (CUlibrary)(uintptr_t)image;
+    return ask("image %s; ", (const char *)image);
+}
+
+static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+    *kernel = (CUkernel)(uintptr_t)library;
+    return ask("kernel %s; ", name);
+}
+
+static CUresult get_function(CUfunction *function, CUkernel kernel)
+{
+    *function = (CUfunction)(uintptr_t)kernel;
+    return CUDA_SUCCESS;
+}
+
+static CUresult load_function(CUfunction function)
+{
+    (void)function;
+    return ask("load; ");
+}
+
+static CUresult unload(CUlibrary library)
+{
+    return ask("unload %s; ", (const char *)library);
+}
+
+static CUresult launch_probe(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                             void **extra)
+{
+    const rf_probe *probe = arguments[0];
+    (void)config, (void)function, (void)extra;
+    return ask("launch %u; ", probe->words);
+}
+
+static CUresult query_probe(CUstream stream)
+{
+    (void)stream;
+    return ask("wait; ");
+}
+
+static rfi_device asking_device(rfi_driver *v, int rank)
+{
+    *v = driver;
+    v->cuMemSetAccess = set_access;
+    v->cuLibraryLoadData = load_data;
+    v->cuLibraryGetKernel = get_kernel;
+    v->cuKernelGetFunction = get_function;
+    v->cuFuncLoad = load_function;
+    v->cuLibraryUnload = unload;
+    v->cuLaunchKernelEx = launch_probe;
+    v->cuStreamQuery = query_probe;
+    orders[0] = 0;
+    rfi_device d = {.driver = v, .rank = rank, .world = 2, .ordinal = 5};
+    d.caps.granularity = 4096;
+    d.caps.isa_mask = 1u << RFI_ISA_SM90;
+    return d;
+}
+
+static void memory_of_a_thread_is_opened_to_its_peers_device(void **state)
+{
+    (void)state;
+    rfi_driver v;
+    rfi_device d = asking_device(&v, 1);
+    rfi_memory theirs = {.base = (unsigned char *)8192, .bytes = 5000, .fd = -1}, out;
+    rf_error err;
+    assert_int_equal(rfi_cuda_peer_import(&d, &theirs, 1, &out, &err), RF_OK);
+    assert_string_equal(orders, "access 8192+8192 from 5 x1; ");
+    assert_true(out.base == theirs.base && out.bytes == 5000);
+    assert_int_equal(rfi_cuda_peer_import(&d, &theirs, 0, &out, &err), RF_E_MISMATCH);
+    assert_non_null(strstr(err.text, "no file descriptor"));
+}
+
+static void kernels_are_loaded_once_and_for_real(void **state)
+{
+    (void)state;
+    static const rf_variant v[] = {{.name = "any"}, {.name = "own", .by_rank = 1}};
+    static const rf_shard shard = {.name = "s", .n = 2, .variants = v, .image = "s"};
+    static const rf_shard empty = {.name = "e", .n = 2, .variants = v};
+    rfi_driver driver_of_it;
+    rfi_device d = asking_device(&driver_of_it, 1);
+    rf_error err;
+    assert_int_equal(rfi_cuda_load(&d, &empty, &v[0], &err), RF_E_PACK);
+    assert_int_equal(rfi_cuda_load(&d, NULL, &v[0], &err), RF_E_PACK);
+    assert_string_equal(orders, "");
+    assert_null(rfi_cuda_function(&d, &v[0]));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(rfi_cuda_load(&d, &shard, &v[0], &err), RF_OK);
+        assert_int_equal(rfi_cuda_load(&d, &shard, &v[1], &err), RF_OK);
+    }
+    assert_string_equal(orders, "image s; kernel any; load; kernel own_r1; load; ");
+    assert_non_null(rfi_cuda_function(&d, &v[1]));
+    orders[0] = 0;
+    rfi_cuda_unload_all(&d);
+    assert_string_equal(orders, "unload s; ");
+    assert_null(rfi_cuda_function(&d, &v[1]));
+}
+
+static void the_probe_takes_a_shard_that_runs_here(void **state)
+{
+    (void)state;
+    static const rf_variant sm80 = {.isa = RFI_ISA_SM80}, sm90 = {.isa = RFI_ISA_SM90};
+    static const rf_shard list[] = {
+        {.name = "cpu", .world = 2, .n = 1, .variants = &sm90},
+        {.name = "w4", .world = 4, .n = 1, .variants = &sm90, .image = "w4"},
+        {.name = "sm80", .world = 2, .n = 1, .variants = &sm80, .image = "sm80"},
+        {.name = "w2", .world = 2, .n = 1, .variants = &sm90, .image = "w2"}};
+    static const rf_shard *const shards[] = {&list[0], &list[1], &list[2], &list[3]};
+    static const rf_pack pack = {.n_shards = 4, .shards = shards};
+    static const rf_pack *const packs[] = {&pack};
+    rfi_driver driver_of_it;
+    rfi_device d = asking_device(&driver_of_it, 0);
+    unsigned char word[RF_PROBE_WORDS * 4 + 4] = {0};
+    uint32_t words[RF_PROBE_WORDS] = {7};
+    d.packs = packs, d.n_packs = 1, d.words = words;
+    assert_int_equal(rfi_cuda_put(&d, word, word, 5), RF_E_ARG);
+    assert_int_equal(rfi_cuda_put(&d, word, word, sizeof word), RF_E_ARG);
+    assert_int_equal(rfi_cuda_get(&d, word, word, 5), RF_E_ARG);
+    assert_int_equal(rfi_cuda_get(&d, word, word, sizeof word), RF_E_ARG);
+    assert_string_equal(orders, "");
+    assert_int_equal(rfi_cuda_put(&d, word, word, 8), RF_OK);
+    assert_string_equal(orders, "image w2; kernel rf_probe_put; load; launch 2; wait; ");
+    orders[0] = 0;
+    assert_int_equal(rfi_cuda_get(&d, word, word, 4), RF_OK);
+    assert_string_equal(orders, "kernel rf_probe_get; load; launch 1; wait; ");
+    assert_int_equal(word[0], 7);
+    rfi_cuda_unload_all(&d);
+    d.n_packs = 0;
+    assert_int_equal(rfi_cuda_put(&d, word, word, 8), RF_E_VARIANT);
 }
 
 /* ---- two ranks that share a channel; kernels are played by the test ---- */
@@ -657,6 +829,10 @@ int main(void)
         cmocka_unit_test(routes_of_devices),
         cmocka_unit_test_setup(both_ends_see_one_memory, setup),
         cmocka_unit_test_setup(threads_register_once_and_the_last_ends_it, setup),
+        cmocka_unit_test_setup(one_of_two_can_be_forgotten, setup),
+        cmocka_unit_test_setup(memory_of_a_thread_is_opened_to_its_peers_device, setup),
+        cmocka_unit_test_setup(kernels_are_loaded_once_and_for_real, setup),
+        cmocka_unit_test_setup(the_probe_takes_a_shard_that_runs_here, setup),
         cmocka_unit_test_setup(what_a_launch_may_use_stays, setup),
         cmocka_unit_test_setup(a_refusal_names_the_remedy_and_leaves_nothing, setup),
         cmocka_unit_test_setup(a_refusal_says_what_may_be_locked, setup),

@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -30,13 +31,22 @@ static void test_statistics_of_an_even_number(void **state)
     assert_true(s.median == 3 && s.min == 2 && s.max == 4 && s.mad == 1);
 }
 
+/* Of an odd number of deviations, the one in the middle. */
+static void test_the_deviation_is_a_median(void **state)
+{
+    (void)state;
+    double three[] = {1, 2, 4}, five[] = {0, 10, 11, 13, 100};
+    assert_true(rfi_stats_of(three, 3).mad == 1);
+    assert_true(rfi_stats_of(five, 5).mad == 2);
+}
+
 static void test_statistics_of_one_and_none(void **state)
 {
     (void)state;
     double one[] = {7};
     rfi_stats s = rfi_stats_of(one, 1);
     assert_true(s.median == 7 && s.p10 == 7 && s.p90 == 7 && s.mad == 0);
-    assert_true(rfi_stats_of(one, 0).n == 0);
+    assert_true(rfi_stats_of(one, 0).n == 0 && rfi_stats_of(one, 0).median == 0);
 }
 
 static void test_small_payloads_have_one_grid(void **state)
@@ -198,7 +208,55 @@ static void test_untouched_output_is_wrong(void **state)
     open_filled(&d, RF_BF16);
     assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_WRONG);
     assert_int_equal(index, 0);
+    memcpy(d.out, d.expected, d.period * rf_dtype_size(RF_BF16));
+    rfi_data_fill(&d, 42, 1, NULL); /* a result of the call before is none of this one */
+    assert_int_equal(rfi_data_judge(&d, 0, 0, &index), RFI_DATA_WRONG);
+    assert_int_equal(index, 0);
     rfi_data_close(&d);
+}
+
+/* What is a candidate: grids that a ring has lanes for, of variants for this hidden size, that the
+ * filter lets through. */
+static void test_candidates_fit_the_shape(void **state)
+{
+    (void)state;
+    static const rf_variant v[] = {
+#define RF_X(name_, wire_, hidden_)                                                                \
+    {.name = name_,                                                                                \
+     .world = 2,                                                                                   \
+     .dtype = RF_F32,                                                                              \
+     .algo = RFI_ALGO_ONE_SHOT,                                                                    \
+     .transport = RFI_TRANSPORT_PEER,                                                              \
+     .wire = RFI_WIRE_##wire_,                                                                     \
+     .isa = RFI_ISA_SM90,                                                                          \
+     .threads = 192,                                                                               \
+     .unroll = 1,                                                                                  \
+     .hidden = hidden_}
+        RF_X("ring", FLAG, 0),
+        RF_X("rows", NAN, 4096),
+        RF_X("other_rows", NAN, 8192),
+        RF_X("filtered", NAN, 0),
+#undef RF_X
+    };
+    const rf_variant *variants[] = {&v[0], &v[1], &v[2], &v[3]};
+    rf_comm comm = {.world = 2, .backend = &rfi_backend_cuda, .isa_mask = UINT32_MAX};
+    const rf_shape shape = {.dtype = RF_F32, .rows = 256, .hidden = 4096};
+    rfi_tune_candidate *list;
+    size_t n, of_ring = 0, of_rows = 0;
+    comm.max_grid = 132;
+    comm.variants = variants, comm.n_variants = 4;
+    comm.transport[RFI_TRANSPORT_PEER].on = 1;
+    comm.transport[RFI_TRANSPORT_PEER].layout =
+        rfi_backend_cuda.layout(RFI_TRANSPORT_PEER, UINT64_C(64) << 20);
+    assert_int_equal(rfi_candidates(&comm, &shape, "r*", &list, &n, NULL), RF_OK);
+    for (size_t i = 0; i < n; i++) {
+        assert_null(list[i].refusal);
+        assert_true(list[i].variant == &v[0] || list[i].variant == &v[1]);
+        of_ring += list[i].variant == &v[0] && list[i].grid <= RF_RING_LANES;
+        of_rows += list[i].variant == &v[1];
+    }
+    assert_true(of_ring && of_rows && of_ring + of_rows == n);
+    free(list);
 }
 
 static void test_one_wrong_bit_is_found_where_it_is(void **state)
@@ -309,6 +367,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_statistics_of_an_odd_number),
         cmocka_unit_test(test_statistics_of_an_even_number),
+        cmocka_unit_test(test_the_deviation_is_a_median),
         cmocka_unit_test(test_statistics_of_one_and_none),
         cmocka_unit_test(test_small_payloads_have_one_grid),
         cmocka_unit_test(test_every_grid_but_the_last_cuts_the_payload),
@@ -319,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_neighbours_of_the_default_come_first),
         cmocka_unit_test(test_the_oracles_sum_is_right),
         cmocka_unit_test(test_untouched_output_is_wrong),
+        cmocka_unit_test(test_candidates_fit_the_shape),
         cmocka_unit_test(test_one_wrong_bit_is_found_where_it_is),
         cmocka_unit_test(test_sums_in_another_order_are_near),
         cmocka_unit_test(test_a_byte_behind_the_output_is_found),
