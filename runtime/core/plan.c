@@ -179,8 +179,7 @@ static uint32_t grid_of(const rf_comm *comm, const rfi_decision *d, const rf_var
     if (v->transport == RFI_TRANSPORT_CPU || (bytes <= d->bucket && d->bucket / 2 < bytes))
         return d->grid; /* KiB of payload per step; or measured in this very bucket */
     uint64_t here = rfi_usual_grid(comm, v, bytes), there = rfi_usual_grid(comm, v, d->bucket);
-    uint64_t grid = there ? (d->grid * here + there - 1) / there : d->grid;
-    return grid ? (uint32_t)grid : 1;
+    return there ? (uint32_t)((d->grid * here + there - 1) / there) : d->grid;
 }
 
 /* 1 = answered. Also leaves in *out why not. */

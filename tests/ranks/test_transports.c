@@ -304,6 +304,64 @@ static void large_calls(int rank, int world, void *arg)
     group_close(comm);
 }
 
+/* A grid of blocks was measured with 8 KiB, which are four turns of 128 threads: the number of
+ * rows. */
+static int lookup_8_kib(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx,
+                        rfi_decision *out)
+{
+    (void)s, (void)have, (void)ctx;
+    *out = (rfi_decision){.rung = RF_RUNG_NEAREST,
+                          .bucket = 8192,
+                          .grid = (uint32_t)key->rows,
+                          .variant = "ar_w3_f32_h0_os_cpu_flag_scalar_u1_ca_twin",
+                          .median_ns = 1000};
+    return 1;
+}
+
+static const char *no_warning(const rf_store *s)
+{
+    (void)s;
+    return NULL;
+}
+
+static uint64_t one_generation(rf_store *s)
+{
+    (void)s;
+    return 1;
+}
+
+static void other_sizes(int rank, int world, void *arg)
+{
+    static const rfi_store_vtable v = {
+        .lookup = lookup_8_kib, .warning = no_warning, .generation = one_generation};
+    static rf_store store = {&v};
+    static const struct {
+        uint64_t rows, bytes;
+        uint32_t grid;
+    } asked[] = {{4, 8192, 4}, {4, 6144, 4}, {4, 4096, 2}, {4, 12288, 6}, {1, 12292, 2}};
+    rf_error err = {0};
+    rf_plan_info info;
+    rf_comm *comm = try_both(arg, rank, world, RF_OK, &err);
+    comm->config.store = rank ? NULL : &store;
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        rf_shape shape = {.dtype = RF_F32, .rows = asked[i].rows};
+        shape.hidden = asked[i].bytes / 4 / asked[i].rows;
+        RANK_CHECK(rf_prepare(comm, 0, &shape, 1, &err) == RF_OK, "%s", err.text);
+        RANK_CHECK(!rf_plan_query(comm, 0, asked[i].bytes / 4, RF_F32, RF_EAGER, &info), "query");
+        RANK_CHECK(strstr(info.variant, "_twin") && info.grid == asked[i].grid,
+                   "%llu bytes: %s, grid %u", (unsigned long long)asked[i].bytes, info.variant,
+                   info.grid);
+    }
+    comm->config.store = NULL;
+    group_close(comm);
+}
+
+static void test_grids_grow_with_the_size(void **state)
+{
+    (void)state;
+    run(other_sizes, (attempt){.culprit = -1});
+}
+
 static void test_what_is_too_large_for_one_kind_takes_the_other(void **state)
 {
     (void)state;
@@ -403,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_what_fails_on_one_rank_is_off_on_all),
         cmocka_unit_test(test_none_left_is_an_error_with_both_reasons),
         cmocka_unit_test(test_what_is_too_large_for_one_kind_takes_the_other),
+        cmocka_unit_test(test_grids_grow_with_the_size),
         cmocka_unit_test(test_a_kind_without_kernels_costs_nothing),
         cmocka_unit_test(test_a_pack_for_other_processors_is_said_to_be_one),
         cmocka_unit_test(test_abort_and_reset_reach_both),

@@ -84,14 +84,17 @@ static rf_control *control(const machine *m, uint32_t rank)
                           : (rf_control *)(void *)m->region[rank];
 }
 
-/* Tags of wire e12 as the calls before `epoch` have left them, which were all as small as can be.
+/* Tags of wire e12 as the calls before `epoch` have left them, which were all as small as can be:
+ * every second one of a slot looks after a vector.
  */
 static void tag_slots(machine *m, uint32_t rank)
 {
     uint64_t n = m->config.slot_bytes / 16, epoch = m->config.epoch;
-    for (uint64_t e = epoch - (epoch < 2 * n ? epoch : 2 * n); e < epoch; e++) {
+    for (uint64_t e = epoch - (epoch < 4 * n ? epoch : 4 * n); e < epoch; e++) {
         unsigned char *slot = m->region[rank] + RF_REGION_HEADER + e % 2 * m->config.slot_bytes;
-        ((rf_pack16 *)(void *)slot)[e / 2 % n].w[3] = (uint32_t)(e + 1) & m->config.tag_mask;
+        if (e / 2 % 2 == 0) {
+            ((rf_pack16 *)(void *)slot)[e / 4 % n].w[3] = (uint32_t)(e + 1) & m->config.tag_mask;
+        }
     }
 }
 

@@ -63,8 +63,8 @@ static const series all_series[] = {
     {"host_e12", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 6,
      MIXED},
-    /* four vectors in a slot, tags that come round after 16 calls */
-    {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 15, 3, MIXED},
+    /* four vectors in a slot, tags that come round after 32 calls */
+    {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 31, 3, MIXED},
     /* one-shots of so many packs that they wait for the link: RF_SETTLE_KIB, 64 packs each */
     {"host_settle", &kernels_host_f32, 0, 2, 40, 4, MAX_COUNT, 0, ALL_TAGS, 64, MIXED},
 };

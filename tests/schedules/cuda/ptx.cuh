@@ -13,7 +13,7 @@
 #define RF_SLOTS        machine_slots()
 #define RF_CHECK_EVERY  32u
 #define RF_TAG_MASK     machine_tag_mask()
-#define RF_UPKEEP_EVERY 1
+#define RF_UPKEEP_EVERY 2
 #define RF_SETTLE_KIB   1
 #define RF_RING_WINDOW  (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
 
