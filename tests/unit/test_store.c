@@ -181,8 +181,8 @@ static void advice_has_its_room(void **state)
     fixture *f = *state;
     char before[4096] = "", after[4096] = "";
     for (int i = 0; i < 40; i++) {
-        snprintf(before + strlen(before), 100, "r0.field%d=%050d\n", i, 1);
-        snprintf(after + strlen(after), 100, "r0.field%d=%050d\n", i, 2);
+        snprintf(before + strlen(before), 100, "r0.field%d=1\n", i);
+        snprintf(after + strlen(after), 100, "r0.field%d=2\n", i);
     }
     facts_place then = facts_at(HW_TEXT, before), later = facts_at(HW_TEXT, after);
     rfi_key key = facts_key(&later, 4, 4096);

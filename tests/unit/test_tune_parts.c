@@ -234,7 +234,7 @@ static void test_candidates_fit_the_shape(void **state)
      .hidden = hidden_}
         RF_X("ring", FLAG, 0),
         RF_X("rows", NAN, 4096),
-        RF_X("other_rows", NAN, 8192),
+        RF_X("rows_of_others", NAN, 8192),
         RF_X("filtered", NAN, 0),
 #undef RF_X
     };
