@@ -223,11 +223,9 @@ rf_result rf_dispatch(rf_comm *comm, int index, const void *in, void *out, uint6
     if (bad || !count)
         return bad;
     rfi_stream_info s;
-    const rfi_plan *plan = NULL;
-    if (count <= comm->max_count[dtype]) {
-        comm->backend->stream_info(comm->device, stream, &s);
-        plan = rfi_plan_find(&channel->plans, dtype, s.capturing ? RF_GRAPH : RF_EAGER, count);
-    }
+    comm->backend->stream_info(comm->device, stream, &s);
+    const rfi_plan *plan =
+        rfi_plan_find(&channel->plans, dtype, s.capturing ? RF_GRAPH : RF_EAGER, count);
     if (!plan || plan->fallback)
         return call_baseline(comm, channel, in, out, count, dtype, stream);
     bad = check(comm, channel, in, out, count, dtype);
