@@ -495,9 +495,18 @@ static void test_two_kernels_at_once_are_refused(void **state)
     assert_int_equal(refused(spoil_busy).code, RF_FAULT_BUSY);
 }
 
+/* Rank 1 has arrived with this or another call. */
+static void arrive_as_rank_1(group *g, uint64_t count, uint64_t tag)
+{
+    rf_flag *flag = &region_of(g, 1)->arrive;
+    flag->call[1] = (rf_call){.count = count, .tag = tag};
+    flag->sequence = 1;
+}
+
+/* Although all are there. */
 static void spoil_poison(group *g, rf_params *p)
 {
-    (void)p;
+    arrive_as_rank_1(g, 4, p->tag);
     region_of(g, 0)->control.poison = RF_POISON(1, RF_FAULT_DEAD);
 }
 
@@ -505,14 +514,6 @@ static void test_a_poisoned_channel_is_left_alone(void **state)
 {
     (void)state;
     assert_int_equal(refused(spoil_poison).code, RF_FAULT_NONE); /* whoever poisoned has said why */
-}
-
-/* Rank 1 has arrived with another call. */
-static void arrive_as_rank_1(group *g, uint64_t count, uint64_t tag)
-{
-    rf_flag *flag = &region_of(g, 1)->arrive;
-    flag->call[1] = (rf_call){.count = count, .tag = tag};
-    flag->sequence = 1;
 }
 
 static void spoil_count(group *g, rf_params *p)
