@@ -90,7 +90,7 @@ static rf_result sum(void *arg)
     if (theirs.wrong)
         j->out[j->count / 2] *= 1.01f;
     if (theirs.slow)
-        usleep(8000);
+        usleep(30000); /* so that a candidate of ours would be dropped for it */
     meet();
     return RF_OK;
 }
@@ -274,7 +274,8 @@ static void loses(int rank, int world, void *arg)
     RANK_CHECK(s.warm == 0 && s.measured == 2, "the baseline is not measured: %u", s.measured);
     rf_plan_info plan = plan_of(&c, &eager);
     RANK_CHECK(!strcmp(plan.variant, "kernel_slow"), "%s", plan.reason);
-    RANK_CHECK(plan.baseline_us > plan.median_us, "%g and %g", plan.baseline_us, plan.median_us);
+    RANK_CHECK(plan.baseline_us > plan.median_us && plan.baseline_us < 1e9, "%g and %g",
+               plan.baseline_us, plan.median_us);
     theirs.slow = 0;
     check_dispatch(&c, N, 0);
     check_dispatch(&c, N + 1, 1); /* not prepared */

@@ -634,6 +634,9 @@ static void poisoned(int rank, int world, void *arg)
     RANK_CHECK(rc == RF_OK, "%s", err.text);
     rf_tune_summary s = tune(&c, &small, 1, &o);
     RANK_CHECK(s.measured == 1 && s.timeout == 0, "%u %u", s.measured, s.timeout);
+    o = options("kernel_[gs]*");
+    s = tune(&c, &small, 1, &o);
+    RANK_CHECK(s.warm == 0, "what a filter let through is not the whole field");
     close_comm(&c);
 }
 
