@@ -28,10 +28,12 @@ static void kernel_good(const rf_params *p)
     honest(p);
 }
 
-static void kernel_wrong_on_rank_1(const rf_params *p)
+static uint32_t wrong_rank = 1;
+
+static void kernel_wrong_on_one_rank(const rf_params *p)
 {
     honest(p);
-    if (p->rank == 1)
+    if (p->rank == wrong_rank)
         ((unsigned char *)p->out)[p->count * 4 - 1] ^= 1;
 }
 
@@ -55,7 +57,7 @@ static const rf_variant fakes[] = {
     FAKE('g', kernel_good),
     FAKE('h', kernel_hangs),
     FAKE('s', kernel_slow),
-    FAKE('w', kernel_wrong_on_rank_1),
+    FAKE('w', kernel_wrong_on_one_rank),
     {.hash = {0xFA, 'd'},
      .name = "kernel_dependent",
      .world = 2,
@@ -304,6 +306,7 @@ static void graph_mode(int rank, int world, void *arg)
     rf_shape shape = small;
     shape.mode = RF_GRAPH;
     rf_tune_options o = options("kernel_[gsw]*");
+    wrong_rank = 0; /* the first, or above the last: each counts */
     rf_tune_summary s = tune(&c, &shape, 1, &o);
     RANK_CHECK(s.wrong == 1 && s.measured == 2, "%u %u", s.wrong, s.measured);
     rf_plan_info plan = plan_of(&c, &shape);
