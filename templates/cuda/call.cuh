@@ -81,8 +81,17 @@ typedef struct rf_turn {
     uint64_t epoch;
 } rf_turn;
 
-/* Entry check on the one load that was issued first, of the family's control line. Refuses poisoned
- * channels and params of another generation. */
+/* The first access of a call: its family's control line. */
+RF_DEVICE rf_pack16 begin(const rf_control *line, uint32_t dependent)
+{
+    if (dependent) {
+        dependents_wait();
+    }
+    return load_sys(line);
+}
+
+/* Entry check on what `begin` has loaded. Refuses poisoned channels and params of another
+ * generation. */
 RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_control *line,
                         rf_pack16 control)
 {
@@ -102,10 +111,14 @@ RF_DEVICE rf_turn enter(const rf_params *p, uint32_t rank, uint32_t world, rf_co
     return turn;
 }
 
-/* Every block, with or without work, once, behind its first pushes. The last of its threads waits
- * for the count: where a block has threads without work, none that polls is kept from it. */
-RF_DEVICE void arrive(const rf_turn *turn, uint32_t threads)
+/* Every block, with or without work, once, behind its first pushes: the stream's next kernel may be
+ * placed. The last of its threads waits for the count: where a block has threads without work, none
+ * that polls is kept from it. */
+RF_DEVICE void arrive(const rf_turn *turn, uint32_t threads, uint32_t dependent)
 {
+    if (dependent) {
+        dependents_launch();
+    }
     block_barrier(); /* all threads of the block have branched on the epoch */
     if (thread_index() == threads - 1 &&
         increment_gpu(&turn->line->busy, grid_size() - 1) == grid_size() - 1) {

@@ -1,8 +1,16 @@
-/* Waiting for packs that peers sent, over the wire that the shard has included before. */
+/* What the protocols share over the wire that the shard has included before: the size of parts, and
+ * waiting for packs that peers sent. */
 #ifndef RANKFOLD_CUDA_COLLECT_CUH
 #define RANKFOLD_CUDA_COLLECT_CUH
 
 #include "cuda/shares.cuh"
+
+/* Packs of a part: as many for each rank, rounded up to what the wire likes. */
+RF_DEVICE uint32_t part_of(uint32_t packs, uint32_t world)
+{
+    uint32_t grain = world * RF_WIRE_PART_PACKS;
+    return (packs + grain - 1) / grain * RF_WIRE_PART_PACKS;
+}
 
 RF_DEVICE uint32_t step_of(const rf_shares *s, rf_box box)
 {
@@ -65,6 +73,17 @@ RF_DEVICE uint32_t collect(const rf_shares *s, rf_box box, uint32_t first,
         }
     } while (missing); /* one way out: two would double the registers of what was read */
     return *since != RF_GIVE_UP;
+}
+
+/* Behind the reading of a pack from every other. */
+RF_DEVICE void taken_from_all(const rf_shares *s, rf_box box, uint32_t i)
+{
+#pragma unroll
+    for (uint32_t q = 0; q < s->world; q++) {
+        if (q != s->rank) {
+            wire_taken(s, box, q, i);
+        }
+    }
 }
 
 #endif

@@ -32,12 +32,7 @@ RF_DEVICE uint32_t islands_reduce(const rf_shares *s, uint32_t first, const rf_t
             for (uint32_t k = 0; k < RF_SUMS_PACKS; k++) {
                 wire_send_other(s, k, i, pack_of_sums(&sums[u], k));
             }
-#pragma unroll
-            for (uint32_t q = 0; q < s->world; q++) {
-                if (q != s->rank) {
-                    wire_taken(s, RF_BOX_PART, q, i);
-                }
-            }
+            taken_from_all(s, RF_BOX_PART, i);
         }
     }
     return 1;
@@ -70,44 +65,29 @@ RF_DEVICE uint32_t islands_meet(const rf_shares *s, uint32_t first, const rf_sum
 RF_DEVICE void all_reduce_il(const rf_params *p, uint32_t world, uint32_t rank, uint32_t threads,
                              uint32_t unroll, uint32_t dependent)
 {
+    uint32_t half = world / 2, at = 0; /* in the order */
     rf_shares s;
-    uint32_t first = block_index() * threads + thread_index();
-    uint32_t half = world / 2, place = 0; /* in the order */
+    shares_set(&s, p, RF_WIRE_PACK_BYTES, half, 0, threads, unroll);
+    s.part = part_of(s.t.packs, half);
+#pragma unroll
+    for (uint32_t i = 1; i < world; i++) {
+        at = p->order[i] == rank ? i : at;
+    }
+    s.islands = 1;
+    s.place = at < half ? 0 : half;
+    s.rank = at - s.place;
     uint64_t since = 0;
     rf_tile own, ahead;
     rf_sums sums[RF_MAX_UNROLL];
-#pragma unroll
-    for (uint32_t i = 1; i < world; i++) {
-        place = p->order[i] == rank ? i : place;
-    }
-    s.t = tensor_of(p, RF_WIRE_PACK_BYTES);
-    s.part = part_of(s.t.packs, half);
-    s.stride = grid_size() * threads;
-    s.first = place < half ? 0 : half;
-    s.world = half, s.rank = place - s.first, s.unroll = unroll, s.islands = 1;
-    if (dependent) {
-        dependents_wait();
-    }
-    s.turn = enter(p, rank, world, p->control, load_sys(p->control));
-    if (!s.turn.ok) {
+    if (!two_shot_begin(&s, world, rank, threads, dependent, &ahead)) {
         return;
     }
-    two_shot_scatter(&s, first, &ahead);
-    if (dependent) {
-        dependents_launch();
-    }
-    arrive(&s.turn, threads);
-    wire_upkeep(&s);
-    uint32_t met_first = s.part; /* tile that waits for its answers; none yet */
-    while (first < s.part || met_first < s.part) {
-        uint32_t done = met_first;
-        met_first = first < s.part ? first : s.part;
+    uint32_t first = s.first, summed_first = s.part; /* tile that waits for its answers; none yet */
+    while (first < s.part || summed_first < s.part) {
+        uint32_t done = summed_first;
+        summed_first = first < s.part ? first : s.part;
         if (first < s.part) {
-            uint32_t next = first + unroll * s.stride;
-            own = ahead;
-            if (next < s.part) {
-                two_shot_scatter(&s, next, &ahead);
-            }
+            uint32_t next = two_shot_next(&s, first, &own, &ahead);
             if (!islands_reduce(&s, first, &own, sums, &since) ||
                 !islands_meet(&s, first, sums, &since)) {
                 return;

@@ -42,12 +42,7 @@ RF_DEVICE uint32_t one_shot_finish(const rf_shares *s, const rf_tile *own, uint3
         uint32_t pack = first + u * s->stride;
         if (pack < s->part) {
             tensor_store(&s->t, pack, sum_of(s->world, s->rank, own->v[u], v[u]));
-#pragma unroll
-            for (uint32_t q = 0; q < s->world; q++) {
-                if (q != s->rank) {
-                    wire_taken(s, RF_BOX_WHOLE, q, pack);
-                }
-            }
+            taken_from_all(s, RF_BOX_WHOLE, pack);
         }
     }
     return 1;
@@ -57,30 +52,21 @@ RF_DEVICE void all_reduce_os(const rf_params *p, uint32_t world, uint32_t rank, 
                              uint32_t unroll, uint32_t dependent)
 {
     rf_shares s;
-    uint32_t first = block_index() * threads + thread_index();
+    shares_set(&s, p, RF_WIRE_PACK_BYTES, world, rank, threads, unroll);
     uint64_t since = 0;
     rf_tile own, ahead;
-    s.t = tensor_of(p, RF_WIRE_PACK_BYTES);
     s.part = s.t.packs;
-    s.stride = grid_size() * threads;
-    s.world = world, s.rank = rank, s.unroll = unroll, s.islands = 0;
-    if (dependent) {
-        dependents_wait();
-    }
-    rf_pack16 control = load_sys(p->control);
-    one_shot_load(&s, &ahead, first);
+    rf_pack16 control = begin(p->control, dependent);
+    one_shot_load(&s, &ahead, s.first);
     s.turn = enter(p, rank, world, p->control, control);
     if (!s.turn.ok) {
         return;
     }
-    one_shot_send(&s, &ahead, first);
-    if (dependent) {
-        dependents_launch();
-    }
-    arrive(&s.turn, threads);
+    one_shot_send(&s, &ahead, s.first);
+    arrive(&s.turn, threads, dependent);
     wire_upkeep(&s);
     wire_settle(&s);
-    for (; first < s.part; first += unroll * s.stride) {
+    for (uint32_t first = s.first; first < s.part; first += unroll * s.stride) {
         uint32_t next = first + unroll * s.stride;
         own = ahead;
         if (next < s.part) {

@@ -13,7 +13,7 @@
 #ifndef RANKFOLD_CUDA_PERMUTED_CUH
 #define RANKFOLD_CUDA_PERMUTED_CUH
 
-#include "cuda/two_shot.cuh"
+#include "cuda/collect.cuh"
 
 /* The k-th rank before this one. */
 RF_DEVICE uint32_t before(const rf_shares *s, uint32_t k)
@@ -22,9 +22,9 @@ RF_DEVICE uint32_t before(const rf_shares *s, uint32_t k)
 }
 
 /* All tiles of the part of rank o. */
-RF_DEVICE void permuted_send_part(const rf_shares *s, uint32_t from, uint32_t o)
+RF_DEVICE void permuted_send_part(const rf_shares *s, uint32_t o)
 {
-    for (uint32_t first = from; first < s->part; first += s->unroll * s->stride) {
+    for (uint32_t first = s->first; first < s->part; first += s->unroll * s->stride) {
         rf_tile tile;
 #pragma unroll
         for (uint32_t u = 0; u < s->unroll; u++) {
@@ -37,16 +37,16 @@ RF_DEVICE void permuted_send_part(const rf_shares *s, uint32_t from, uint32_t o)
         for (uint32_t u = 0; u < s->unroll; u++) {
             uint32_t i = first + u * s->stride;
             if (has_pack(s, o, i)) {
-                wire_send_part(s, o, i, tile.v[u]);
+                wire_send(s, RF_BOX_PART, o, i, tile.v[u]);
             }
         }
     }
 }
 
 /* Second phase, step k: all tiles of the own sums; the own box is empty again behind the last. */
-RF_DEVICE void permuted_send_sum(const rf_shares *s, uint32_t from, uint32_t k)
+RF_DEVICE void permuted_send_sum(const rf_shares *s, uint32_t k)
 {
-    for (uint32_t first = from; first < s->part; first += s->unroll * s->stride) {
+    for (uint32_t first = s->first; first < s->part; first += s->unroll * s->stride) {
         rf_tile tile;
 #pragma unroll
         for (uint32_t u = 0; u < s->unroll; u++) {
@@ -59,7 +59,7 @@ RF_DEVICE void permuted_send_sum(const rf_shares *s, uint32_t from, uint32_t k)
         for (uint32_t u = 0; u < s->unroll; u++) {
             uint32_t i = first + u * s->stride;
             if (has_pack(s, s->rank, i)) {
-                wire_send_sum(s, after(s, k), i, tile.v[u]);
+                wire_send(s, RF_BOX_SUM, after(s, k), i, tile.v[u]);
                 if (k == s->world - 1) {
                     wire_taken(s, RF_BOX_SUM, s->rank, i);
                 }
@@ -68,8 +68,8 @@ RF_DEVICE void permuted_send_sum(const rf_shares *s, uint32_t from, uint32_t k)
     }
 }
 
-/* Waits until rank q's packs of one tile are there, and returns them. `waited`: steps of which q
- * has seen the end before it sends them (call.cuh: what it is granted). */
+/* As collect, from rank q alone. `waited`: steps of which q has seen the end before it sends them
+ * (call.cuh: what it is granted). The compiler makes longer code of a collect for any ranks. */
 RF_DEVICE uint32_t permuted_collect(const rf_shares *s, rf_box box, uint32_t q, uint32_t waited,
                                     uint32_t first, rf_tile *tile, uint64_t *since)
 {
@@ -100,9 +100,9 @@ RF_DEVICE uint32_t permuted_collect(const rf_shares *s, rf_box box, uint32_t q, 
 }
 
 /* First phase, step k behind its sends: all tiles of rank q's packs of the own part have come. */
-RF_DEVICE uint32_t permuted_wait(const rf_shares *s, uint32_t from, uint32_t k, uint64_t *since)
+RF_DEVICE uint32_t permuted_wait(const rf_shares *s, uint32_t k, uint64_t *since)
 {
-    for (uint32_t first = from; first < s->part; first += s->unroll * s->stride) {
+    for (uint32_t first = s->first; first < s->part; first += s->unroll * s->stride) {
         rf_tile tile;
         if (!permuted_collect(s, RF_BOX_PART, before(s, k), k - 1, first, &tile, since)) {
             return 0;
@@ -112,9 +112,9 @@ RF_DEVICE uint32_t permuted_wait(const rf_shares *s, uint32_t from, uint32_t k, 
 }
 
 /* First phase behind its steps: sums, to the caller and into the own box. */
-RF_DEVICE void permuted_reduce(const rf_shares *s, uint32_t from)
+RF_DEVICE void permuted_reduce(const rf_shares *s)
 {
-    for (uint32_t first = from; first < s->part; first += s->unroll * s->stride) {
+    for (uint32_t first = s->first; first < s->part; first += s->unroll * s->stride) {
         rf_pack16 v[RF_MAX_UNROLL][RF_MAX_WORLD]; /* by source */
         rf_tile own;
 #pragma unroll
@@ -137,22 +137,17 @@ RF_DEVICE void permuted_reduce(const rf_shares *s, uint32_t from)
                 rf_pack16 sum = wire_seal(s, sum_of(s->world, s->rank, own.v[u], v[u]));
                 store_plain(wire_at(s, RF_BOX_SUM, s->rank, i), sum);
                 tensor_store(&s->t, s->rank * s->part + i, sum);
-#pragma unroll
-                for (uint32_t q = 0; q < s->world; q++) {
-                    if (q != s->rank) {
-                        wire_taken(s, RF_BOX_PART, q, i);
-                    }
-                }
+                taken_from_all(s, RF_BOX_PART, i);
             }
         }
     }
 }
 
 /* Second phase, step k behind its sends: all sums of one owner. */
-RF_DEVICE uint32_t permuted_gather(const rf_shares *s, uint32_t from, uint32_t k, uint64_t *since)
+RF_DEVICE uint32_t permuted_gather(const rf_shares *s, uint32_t k, uint64_t *since)
 {
     uint32_t o = before(s, k);
-    for (uint32_t first = from; first < s->part; first += s->unroll * s->stride) {
+    for (uint32_t first = s->first; first < s->part; first += s->unroll * s->stride) {
         rf_tile tile;
         if (!permuted_collect(s, RF_BOX_SUM, o, s->world - 1, first, &tile, since)) {
             return 0;
@@ -173,38 +168,29 @@ RF_DEVICE void all_reduce_pt(const rf_params *p, uint32_t world, uint32_t rank, 
                              uint32_t unroll, uint32_t dependent)
 {
     rf_shares s;
-    uint32_t first = block_index() * threads + thread_index();
+    shares_set(&s, p, RF_WIRE_PACK_BYTES, world, rank, threads, unroll);
     uint64_t since = 0;
-    s.t = tensor_of(p, RF_WIRE_PACK_BYTES);
     s.part = part_of(s.t.packs, world);
-    s.stride = grid_size() * threads;
-    s.world = world, s.rank = rank, s.unroll = unroll, s.islands = 0;
-    if (dependent) {
-        dependents_wait();
-    }
-    s.turn = enter(p, rank, world, p->control, load_sys(p->control));
+    s.turn = enter(p, rank, world, p->control, begin(p->control, dependent));
     if (!s.turn.ok) {
         return;
     }
-    permuted_send_part(&s, first, after(&s, 1));
-    if (dependent) {
-        dependents_launch();
-    }
-    arrive(&s.turn, threads);
+    permuted_send_part(&s, after(&s, 1));
+    arrive(&s.turn, threads, dependent);
 #pragma unroll 1
     for (uint32_t k = 1; k < world; k++) {
         if (k > 1) {
-            permuted_send_part(&s, first, after(&s, k));
+            permuted_send_part(&s, after(&s, k));
         }
-        if (!permuted_wait(&s, first, k, &since)) {
+        if (!permuted_wait(&s, k, &since)) {
             return;
         }
     }
-    permuted_reduce(&s, first);
+    permuted_reduce(&s);
 #pragma unroll 1
     for (uint32_t k = 1; k < world; k++) {
-        permuted_send_sum(&s, first, k);
-        if (!permuted_gather(&s, first, k, &since)) {
+        permuted_send_sum(&s, k);
+        if (!permuted_gather(&s, k, &since)) {
             return;
         }
     }

@@ -250,10 +250,7 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
     r.workers = threads - RF_RING_SERVANTS, r.worker = thread - RF_RING_SERVANTS;
     r.lane = block_index();
     ring_divide(&r);
-    if (dependent) {
-        dependents_wait();
-    }
-    rf_pack16 control = load_sys(line);
+    rf_pack16 control = begin(line, dependent);
     rf_pack16 first[RF_RING_MAX_UNROLL][RF_MAX_WORLD];
     if (works && r.chunks) {
         ring_load(&r, 0, first);
@@ -265,10 +262,7 @@ RF_DEVICE void ring(const rf_params *p, uint32_t world, uint32_t rank, uint32_t 
     if (works && r.chunks) {
         ring_store(&r, 0, first);
     }
-    if (dependent) {
-        dependents_launch();
-    }
-    arrive(&r.turn, threads); /* barrier 0 */
+    arrive(&r.turn, threads, dependent); /* barrier 0 */
     if (r.chunks == 0) {
         return;
     }

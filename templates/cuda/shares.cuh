@@ -19,10 +19,22 @@ typedef struct rf_tile {
 typedef struct rf_shares {
     rf_tensor t;
     rf_turn turn;
-    uint32_t part, stride, world, rank, unroll;
-    uint32_t islands; /* 0 or 1 */
-    uint32_t first;   /* islands: where the own one begins in the order */
+    uint32_t part, world, rank, unroll;
+    uint32_t first, stride; /* the thread's first index, threads of the grid */
+    uint32_t islands;       /* 0 or 1 */
+    uint32_t place;         /* islands: where the own one begins in the order */
 } rf_shares;
+
+/* All but `part`, `turn` and what only islands have. */
+RF_DEVICE void shares_set(rf_shares *s, const rf_params *p, uint32_t pack_bytes, uint32_t world,
+                          uint32_t rank, uint32_t threads, uint32_t unroll)
+{
+    s->first = block_index() * threads + thread_index();
+    s->t = tensor_of(p, pack_bytes);
+    s->stride = grid_size() * threads;
+    s->world = world, s->rank = rank, s->unroll = unroll;
+    s->islands = 0;
+}
 
 /* What a rank waits for. */
 typedef enum rf_box {
@@ -36,12 +48,12 @@ typedef enum rf_box {
 /* Who that is in the comm: a rank of the own island, and the one in its place in the other. */
 RF_DEVICE uint32_t rank_of(const rf_shares *s, uint32_t q)
 {
-    return s->islands ? s->t.p->order[s->first + q] : q;
+    return s->islands ? s->t.p->order[s->place + q] : q;
 }
 
 RF_DEVICE uint32_t partner_of(const rf_shares *s)
 {
-    return s->t.p->order[s->world - s->first + s->rank];
+    return s->t.p->order[s->world - s->place + s->rank];
 }
 
 /* k-th rank after this one: all start at another port. */

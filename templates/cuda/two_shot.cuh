@@ -10,13 +10,6 @@
 
 #include "cuda/collect.cuh"
 
-/* Packs of a part: as many for each rank, rounded up to what the wire likes. */
-RF_DEVICE uint32_t part_of(uint32_t packs, uint32_t world)
-{
-    uint32_t grain = world * RF_WIRE_PART_PACKS;
-    return (packs + grain - 1) / grain * RF_WIRE_PART_PACKS;
-}
-
 /* Sends one tile of every other's part to its owner, and returns the own part's packs in registers.
  */
 RF_DEVICE void two_shot_scatter(const rf_shares *s, uint32_t first, rf_tile *own)
@@ -40,7 +33,7 @@ RF_DEVICE void two_shot_scatter(const rf_shares *s, uint32_t first, rf_tile *own
         for (uint32_t k = 1; k < s->world; k++) {
             uint32_t o = after(s, k);
             if (has_pack(s, o, i)) {
-                wire_send_part(s, o, i, v[u][k]);
+                wire_send(s, RF_BOX_PART, o, i, v[u][k]);
             }
         }
         own->v[u] = v[u][0];
@@ -61,12 +54,7 @@ RF_DEVICE uint32_t two_shot_reduce(const rf_shares *s, uint32_t first, const rf_
             rf_pack16 answer = wire_seal(s, sum_of(s->world, s->rank, own->v[u], v[u]));
             wire_send_all(s, RF_BOX_SUM, i, answer);
             tensor_store(&s->t, s->rank * s->part + i, answer);
-#pragma unroll
-            for (uint32_t q = 0; q < s->world; q++) {
-                if (q != s->rank) {
-                    wire_taken(s, RF_BOX_PART, q, i);
-                }
-            }
+            taken_from_all(s, RF_BOX_PART, i);
         }
     }
     return 1;
@@ -92,40 +80,50 @@ RF_DEVICE uint32_t two_shot_gather(const rf_shares *s, uint32_t first, uint64_t 
     return 1;
 }
 
+/* Enters a call of the comm, where this is `rank` of `world`, and sends the first tile. Returns 0
+ * when it is refused. */
+RF_DEVICE uint32_t two_shot_begin(rf_shares *s, uint32_t world, uint32_t rank, uint32_t threads,
+                                  uint32_t dependent, rf_tile *ahead)
+{
+    const rf_params *p = s->t.p;
+    s->turn = enter(p, rank, world, p->control, begin(p->control, dependent));
+    if (!s->turn.ok) {
+        return 0;
+    }
+    two_shot_scatter(s, s->first, ahead);
+    arrive(&s->turn, threads, dependent);
+    wire_upkeep(s);
+    return 1;
+}
+
+/* Sends the tile after this one, and returns where it begins. `own`: the own packs of this one. */
+RF_DEVICE uint32_t two_shot_next(const rf_shares *s, uint32_t first, rf_tile *own, rf_tile *ahead)
+{
+    uint32_t next = first + s->unroll * s->stride;
+    *own = *ahead;
+    if (next < s->part) {
+        two_shot_scatter(s, next, ahead);
+    }
+    return next;
+}
+
 RF_DEVICE void all_reduce_ts(const rf_params *p, uint32_t world, uint32_t rank, uint32_t threads,
                              uint32_t unroll, uint32_t dependent)
 {
     rf_shares s;
-    uint32_t first = block_index() * threads + thread_index();
+    shares_set(&s, p, RF_WIRE_PACK_BYTES, world, rank, threads, unroll);
+    s.part = part_of(s.t.packs, world);
     uint64_t since = 0;
     rf_tile own, ahead;
-    s.t = tensor_of(p, RF_WIRE_PACK_BYTES);
-    s.part = part_of(s.t.packs, world);
-    s.stride = grid_size() * threads;
-    s.world = world, s.rank = rank, s.unroll = unroll, s.islands = 0;
-    if (dependent) {
-        dependents_wait();
-    }
-    s.turn = enter(p, rank, world, p->control, load_sys(p->control));
-    if (!s.turn.ok) {
+    if (!two_shot_begin(&s, world, rank, threads, dependent, &ahead)) {
         return;
     }
-    two_shot_scatter(&s, first, &ahead);
-    if (dependent) {
-        dependents_launch();
-    }
-    arrive(&s.turn, threads);
-    wire_upkeep(&s);
-    uint32_t summed_first = s.part; /* tile that waits for its answers; none yet */
+    uint32_t first = s.first, summed_first = s.part; /* tile that waits for its answers; none yet */
     while (first < s.part || summed_first < s.part) {
         uint32_t done = summed_first;
         summed_first = first < s.part ? first : s.part;
         if (first < s.part) {
-            uint32_t next = first + unroll * s.stride;
-            own = ahead;
-            if (next < s.part) {
-                two_shot_scatter(&s, next, &ahead);
-            }
+            uint32_t next = two_shot_next(&s, first, &own, &ahead);
             if (!two_shot_reduce(&s, first, &own, &since)) {
                 return;
             }

@@ -60,8 +60,10 @@ RF_DEVICE rf_pack16 wire_seal(const rf_shares *s, rf_pack16 v)
     return v;
 }
 
-RF_DEVICE void wire_send_part(const rf_shares *s, uint32_t owner, uint32_t i, rf_pack16 v)
+/* To an owner; box is RF_BOX_PART. */
+RF_DEVICE void wire_send(const rf_shares *s, rf_box box, uint32_t owner, uint32_t i, rf_pack16 v)
 {
+    (void)box;
     store_sys(vector_at(s, s->rank, owner * s->part + i), v);
 }
 

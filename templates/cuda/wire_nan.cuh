@@ -47,9 +47,10 @@ RF_DEVICE rf_pack16 wire_seal(const rf_shares *s, rf_pack16 v)
     return v;
 }
 
-RF_DEVICE void wire_send_part(const rf_shares *s, uint32_t owner, uint32_t i, rf_pack16 v)
+/* To one other: to an owner what is RF_BOX_PART there. */
+RF_DEVICE void wire_send(const rf_shares *s, rf_box box, uint32_t to, uint32_t i, rf_pack16 v)
 {
-    store_sys(box_at(s, rank_of(s, owner), box_number(s, RF_BOX_PART, s->rank), i), v);
+    store_sys(box_at(s, rank_of(s, to), box_number(s, box, s->rank), i), v);
 }
 
 /* Islands: one of the RF_SUMS_PACKS packs of the own island's sums. */
@@ -58,17 +59,12 @@ RF_DEVICE void wire_send_other(const rf_shares *s, uint32_t number, uint32_t i, 
     store_sys(box_at(s, partner_of(s), box_number(s, RF_BOX_OTHER, number), i), v);
 }
 
-RF_DEVICE void wire_send_sum(const rf_shares *s, uint32_t to, uint32_t i, rf_pack16 v)
-{
-    store_sys(box_at(s, to, box_number(s, RF_BOX_SUM, s->rank), i), v);
-}
-
 /* To all others; box is RF_BOX_WHOLE or RF_BOX_SUM. Not all ranks at one port at a time. */
 RF_DEVICE void wire_send_all(const rf_shares *s, rf_box box, uint32_t i, rf_pack16 v)
 {
 #pragma unroll
     for (uint32_t k = 1; k < s->world; k++) {
-        store_sys(box_at(s, rank_of(s, after(s, k)), box_number(s, box, s->rank), i), v);
+        wire_send(s, box, after(s, k), i, v);
     }
 }
 

@@ -154,18 +154,24 @@ function Source.test_hashes_follow_the_code_of_their_own_instruction_set_only()
     end
 end
 
-function Source.test_hashes_follow_the_code_of_their_own_protocol_only()
-    local host = helper.peer_sku { algo = '{ "os", "ts" }', transport = '{ "host" }',
-        wire = '{ "e12", "flag" }' }
-    local before = hashes(nil, host)
-    for header, pattern in pairs { two_shot = "_ts_host_e12_", ring = "_host_flag_", wire_e12 = "_e12_" } do
+-- header -> the names whose hashes follow it, the others' don't.
+local function assert_followed(sku_text, patterns)
+    local before = hashes(nil, sku_text)
+    for header, pattern in pairs(patterns) do
         local after = hashes({ ["templates/cuda/" .. header .. ".cuh"] = function(text)
             return text .. "\nstatic int changed;\n"
-        end }, host)
+        end }, sku_text)
         for name, hash in pairs(before) do
             luaunit.assertEquals(hash ~= after[name], name:find(pattern) ~= nil, header .. " " .. name)
         end
     end
+end
+
+function Source.test_hashes_follow_the_code_of_their_own_protocol_only()
+    assert_followed(helper.peer_sku { algo = '{ "os", "ts" }', transport = '{ "host" }', wire = '{ "e12", "flag" }' },
+        { two_shot = "_ts_host_e12_", ring = "_host_flag_", wire_e12 = "_e12_" })
+    assert_followed(helper.peer_sku { world = "{ 4 }", algo = '{ "os", "ts", "il", "pt" }' },
+        { two_shot = "_[ti][sl]_peer_", islands = "_il_", permuted = "_pt_", one_shot = "_os_", collect = "_nan_" })
 end
 
 function Source.test_hashes_follow_the_abi_number_and_not_the_rest_of_abi_h()
