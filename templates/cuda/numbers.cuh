@@ -43,7 +43,7 @@ RF_DEVICE rf_sums add(rf_sums a, rf_pack16 v)
     rf_sums b = widen(v);
 #pragma unroll
     for (int i = 0; i < RF_LANES; i++) {
-        a.f[i] += b.f[i];
+        a.f[i] = float_sum(a.f[i], b.f[i]);
     }
     return a;
 }
@@ -65,6 +65,16 @@ RF_DEVICE rf_pack16 narrow(rf_sums s)
     return v;
 }
 
+/* For a world of one: there no sum makes a NaN canonical. */
+RF_DEVICE rf_sums canonical(rf_sums s)
+{
+#pragma unroll
+    for (int i = 0; i < RF_LANES; i++) {
+        s.f[i] = s.f[i] == s.f[i] ? s.f[i] : float_of_bits(0x7fffffffu);
+    }
+    return s;
+}
+
 /* The sums over all ranks: of the own pack and, at v[q], rank q's. */
 RF_DEVICE rf_sums sums_of(uint32_t world, uint32_t rank, rf_pack16 own, const rf_pack16 *v)
 {
@@ -73,7 +83,7 @@ RF_DEVICE rf_sums sums_of(uint32_t world, uint32_t rank, rf_pack16 own, const rf
     for (uint32_t q = 1; q < world; q++) {
         sums = add(sums, q == rank ? own : v[q]);
     }
-    return sums;
+    return world == 1 ? canonical(sums) : sums;
 }
 
 RF_DEVICE rf_pack16 sum_of(uint32_t world, uint32_t rank, rf_pack16 own, const rf_pack16 *v)
@@ -97,7 +107,7 @@ RF_DEVICE rf_sums add_sums(rf_sums a, const rf_pack16 *v)
 {
 #pragma unroll
     for (int i = 0; i < RF_LANES; i++) {
-        a.f[i] += float_of_bits(v[i / 4].w[i % 4]);
+        a.f[i] = float_sum(a.f[i], float_of_bits(v[i / 4].w[i % 4]));
     }
     return a;
 }

@@ -227,6 +227,11 @@ RF_DEVICE uint32_t bits_of_float(float f)
     return __float_as_uint(f);
 }
 
+RF_DEVICE float float_sum(float a, float b)
+{
+    return a + b;
+}
+
 RF_DEVICE float float_of_f16(uint32_t low_half)
 {
     float f;

@@ -43,11 +43,14 @@
     RING(X, world)                                                                                 \
     PERMUTED(X, world)
 
+#define ALONE(X) X(all_reduce_os, 1, 1, 0, THREADS)
+
 #define KERNEL(name, world, unroll, dependent, threads)                                            \
     static void name##_w##world##_u##unroll(rf_params p)                                           \
     {                                                                                              \
         name(&p, world, p.rank, threads, unroll, dependent);                                       \
     }
+ALONE(KERNEL)
 ALL(KERNEL, 2)
 ALL(KERNEL, 3)
 ALL(KERNEL, 4)
@@ -77,7 +80,8 @@ const kernel_table TABLE = {
     HOST,
     RF_SHARD_DTYPE,
     part_of,
-    {[2] = {ALL(ROW, 2)},
+    {[1] = {ALONE(ROW)},
+     [2] = {ALL(ROW, 2)},
      [3] = {ALL(ROW, 3)},
      [4] = {ALL(ROW, 4) ISLANDS(ROW, 4)},
      [5] = {ALL(ROW, 5)},

@@ -41,7 +41,14 @@ typedef struct series {
     {                                                                                              \
         4, 4, 6, 4, 4, 6, 4, 8                                                                     \
     }
+#define ALONE                                                                                      \
+    {                                                                                              \
+        1, 1, 1, 1, 1, 1, 1, 1                                                                     \
+    }
 static const series all_series[] = {
+    {"alone_f32", &kernels_peer_f32, 0, 1, 50, 7, COUNT, 0, ALL_TAGS, 3, ALONE},
+    {"alone_bf16", &kernels_peer_bf16, 0, 1, 50, 7, COUNT, 0, ALL_TAGS, 3, ALONE},
+    {"alone_f16", &kernels_peer_f16, 0, 1, 50, 7, COUNT, 0, ALL_TAGS, 3, ALONE},
     {"peer_f32", &kernels_peer_f32, 0, KERNELS_PEER, 4000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"peer_bf16", &kernels_peer_bf16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"peer_f16", &kernels_peer_f16, 0, KERNELS_PEER, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
@@ -461,6 +468,9 @@ int main(int argc, char **argv)
         return wrong[0] != 0;
     }
     const struct CMUnitTest tests[] = {
+        SUM("alone_f32"),
+        SUM("alone_bf16"),
+        SUM("alone_f16"),
         SUM("peer_f32"),
         SUM("peer_bf16"),
         SUM("peer_f16"),

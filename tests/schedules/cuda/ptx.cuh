@@ -216,7 +216,14 @@ RF_DEVICE uint32_t bits_of_float(float f)
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    return f != f ? 0x7fffffffu : bits; /* the GPU's sums are canonical, the host's are not */
+    return bits;
+}
+
+/* The GPU's sums are canonical, the host's are not. */
+RF_DEVICE float float_sum(float a, float b)
+{
+    float f = a + b;
+    return f != f ? float_of_bits(0x7fffffffu) : f;
 }
 
 RF_DEVICE float float_of_f16(uint32_t low_half)
