@@ -453,6 +453,14 @@ static void test_dtypes_have_names_and_sizes(void **state)
 
 /* ---- what a kernel refuses ---- */
 
+/* Rank 1 has arrived with this or another call. */
+static void arrive_as_rank_1(group *g, uint64_t count, uint64_t tag)
+{
+    rf_flag *flag = &region_of(g, 1)->arrive;
+    flag->call[1] = (rf_call){.count = count, .tag = tag};
+    flag->sequence = 1;
+}
+
 /* Launches the first variant of world 2 on rank 0 with something wrong; `out` must stay. */
 static rf_fault refused(void (*spoil)(group *g, rf_params *p))
 {
@@ -470,6 +478,7 @@ static rf_fault refused(void (*spoil)(group *g, rf_params *p))
 
 static void spoil_generation(group *g, rf_params *p)
 {
+    arrive_as_rank_1(g, 4, p->tag);
     region_of(g, 0)->control.generation = 5;
     p->generation = 4;
 }
@@ -485,7 +494,7 @@ static void test_another_generation_is_refused(void **state)
 
 static void spoil_busy(group *g, rf_params *p)
 {
-    (void)p;
+    arrive_as_rank_1(g, 4, p->tag);
     region_of(g, 0)->control.busy = 1;
 }
 
@@ -495,18 +504,9 @@ static void test_two_kernels_at_once_are_refused(void **state)
     assert_int_equal(refused(spoil_busy).code, RF_FAULT_BUSY);
 }
 
-/* Rank 1 has arrived with this or another call. */
-static void arrive_as_rank_1(group *g, uint64_t count, uint64_t tag)
-{
-    rf_flag *flag = &region_of(g, 1)->arrive;
-    flag->call[1] = (rf_call){.count = count, .tag = tag};
-    flag->sequence = 1;
-}
-
-/* Although all are there. */
 static void spoil_poison(group *g, rf_params *p)
 {
-    arrive_as_rank_1(g, 4, p->tag);
+    arrive_as_rank_1(g, 4, p->tag); /* all are there */
     region_of(g, 0)->control.poison = RF_POISON(1, RF_FAULT_DEAD);
 }
 
