@@ -153,9 +153,20 @@ static void write_row(void *ctx, sqlite3_stmt *row)
     fprintf(out, ",%lld / 1e3},\n", (long long)(sqlite3_column_double(row, 12) * 1000 + 0.5));
 }
 
+/* One that a program may declare outside of functions: what begins with _ is the compiler's. */
 static int is_identifier(const char *name)
 {
-    if (!isalpha((unsigned char)*name) && *name != '_')
+    static const char *const keywords[] = {
+        "auto",    "break",  "case",     "char",   "const",    "continue", "default",
+        "do",      "double", "else",     "enum",   "extern",   "float",    "for",
+        "goto",    "if",     "inline",   "int",    "long",     "register", "restrict",
+        "return",  "short",  "signed",   "sizeof", "static",   "struct",   "switch",
+        "typedef", "union",  "unsigned", "void",   "volatile", "while",
+    };
+    for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
+        if (!strcmp(name, keywords[i]))
+            return 0;
+    if (!isalpha((unsigned char)*name))
         return 0;
     for (; *name; name++)
         if (!isalnum((unsigned char)*name) && *name != '_')
@@ -186,7 +197,8 @@ rf_result rfi_db_freeze(rfi_db *db, const char *name, const char *const *hw, siz
                         uint64_t *rows, rf_error *err)
 {
     if (!is_identifier(name))
-        return rfi_fail(err, RF_E_ARG, -1, "database", "%.60s is no C identifier", name);
+        return rfi_fail(err, RF_E_ARG, -1, "database",
+                        "%.60s is no C identifier that a program may have", name);
     table t = {.hw = hw, .n = n, .out = out};
     rf_result result = rfi_db_begin_read(db, err);
     if (result == RF_OK)
