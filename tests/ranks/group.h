@@ -33,6 +33,10 @@ void group_expect(void *to, rf_dtype dtype, uint64_t seed, int world, uint64_t c
 void group_call(rf_comm *comm, int channel, const rf_variant *variant, uint32_t grid,
                 rf_dtype dtype, uint64_t count, uint64_t seed, int shift, int in_place);
 
+/* Of a store that has nothing to say. */
+const char *group_no_warning(const rf_store *s);
+uint64_t group_one_generation(rf_store *s);
+
 /* Open file descriptors (sockets among them: abstract ones end with their last descriptor) and
  * memfd mappings of this process. */
 int group_fds(void);

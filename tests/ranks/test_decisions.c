@@ -31,22 +31,10 @@ static int lookup_fallback(rf_store *s, const rfi_key *key, rfi_have_fn have, vo
     return key->bytes <= 4096;
 }
 
-static const char *no_warning(const rf_store *s)
-{
-    (void)s;
-    return NULL;
-}
-
-static uint64_t one_generation(rf_store *s)
-{
-    (void)s;
-    return 1;
-}
-
 static void fallback(int rank, int world, void *arg)
 {
     static const rfi_store_vtable v = {
-        .lookup = lookup_fallback, .warning = no_warning, .generation = one_generation};
+        .lookup = lookup_fallback, .warning = group_no_warning, .generation = group_one_generation};
     static rf_store store = {&v};
     rf_config config = group_config();
     if (rank == 0)
@@ -176,7 +164,7 @@ static void check_launched(const rf_comm *comm, const rf_variant *v, const char 
 static void launches(int rank, int world, void *arg)
 {
     static const rfi_store_vtable v = {
-        .lookup = lookup_decided, .warning = no_warning, .generation = one_generation};
+        .lookup = lookup_decided, .warning = group_no_warning, .generation = group_one_generation};
     static rf_store store = {&v};
     rfi_backend backend = rfi_backend_cpu;
     rf_config config = group_config();

@@ -318,22 +318,10 @@ static int lookup_8_kib(rf_store *s, const rfi_key *key, rfi_have_fn have, void 
     return 1;
 }
 
-static const char *no_warning(const rf_store *s)
-{
-    (void)s;
-    return NULL;
-}
-
-static uint64_t one_generation(rf_store *s)
-{
-    (void)s;
-    return 1;
-}
-
 static void other_sizes(int rank, int world, void *arg)
 {
     static const rfi_store_vtable v = {
-        .lookup = lookup_8_kib, .warning = no_warning, .generation = one_generation};
+        .lookup = lookup_8_kib, .warning = group_no_warning, .generation = group_one_generation};
     static rf_store store = {&v};
     static const struct {
         uint64_t rows, bytes;

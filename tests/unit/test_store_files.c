@@ -418,14 +418,10 @@ static void a_read_only_file_is_read(void **state)
     assert_non_null(strstr(err.text, "readonly.db"));
 }
 
-static void a_read_only_folder_is_read(void **state)
+/* A folder that nobody may write to, and its file, which anybody may. Root, who may all, is nobody
+ * from then on: returns whether it was. */
+static int lock(const char *below, const char *path)
 {
-    (void)state;
-    rf_error err = {0};
-    rfi_decision d;
-    const char *below = folder_file(folder, "locked-folder");
-    assert_int_equal(mkdir(below, 0700), 0);
-    const char *path = copy("locked-folder/tactics.db");
     int was_root = geteuid() == 0;
     if (was_root) {
         assert_int_equal(chmod(folder, 0755), 0);
@@ -434,6 +430,18 @@ static void a_read_only_folder_is_read(void **state)
     assert_int_equal(chmod(below, 0555), 0);
     if (was_root)
         assert_int_equal(seteuid(65534), 0);
+    return was_root;
+}
+
+static void a_read_only_folder_is_read(void **state)
+{
+    (void)state;
+    rf_error err = {0};
+    rfi_decision d;
+    const char *below = folder_file(folder, "locked-folder");
+    assert_int_equal(mkdir(below, 0700), 0);
+    const char *path = copy("locked-folder/tactics.db");
+    int was_root = lock(below, path);
     rf_store *store = open_store(path, NULL, 0);
     rfi_key key = facts_key(&here, 4, 4096);
     int found = store->v->lookup(store, &key, facts_have_all, NULL, &d);
@@ -476,14 +484,7 @@ static void a_wal_file_in_a_read_only_folder_is_said(void **state)
     assert_int_equal(mkdir(below, 0700), 0);
     const char *path = copy("dry-folder/tactics.db");
     change(path, "PRAGMA journal_mode = wal");
-    int was_root = geteuid() == 0;
-    if (was_root) {
-        assert_int_equal(chmod(folder, 0755), 0);
-        assert_int_equal(chown(path, 65534, 65534), 0);
-    }
-    assert_int_equal(chmod(below, 0555), 0);
-    if (was_root)
-        assert_int_equal(seteuid(65534), 0);
+    int was_root = lock(below, path);
     rf_store *store = open_store(path, NULL, RF_STORE_READ);
     rfi_key key = facts_key(&here, 4, 4096);
     int found = store->v->lookup(store, &key, facts_have_all, NULL, &d);
