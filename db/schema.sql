@@ -290,24 +290,28 @@ WHERE d.env_fp <> l.env_fp OR w.variant_hash <> d.variant_hash;
 
 -- The best of every sweep.
 CREATE VIEW sweep_best AS
-SELECT c.hw_fp, c.env_fp, c.architecture, c.admits, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden, s.bucket_bytes, c.started_utc,
+SELECT c.hw_fp, c.env_fp, t.transports, t.islands, c.architecture, c.admits, s.op, s.world, s.dtype, s.mode, s.rows, s.hidden, s.bucket_bytes, c.started_utc,
        m.campaign, m.shape_no, v.name AS variant, m.grid, min(m.median_ns) AS median_ns, m.noise_ns
 FROM sweep w
 JOIN shape s ON s.campaign = w.campaign AND s.shape_no = w.shape_no
 JOIN campaign c ON c.campaign = w.campaign
+JOIN environment_transports t ON t.env_fp = c.env_fp
 JOIN measurement m ON m.campaign = w.campaign AND m.shape_no = w.shape_no AND m.outcome = 'ok'
 JOIN variant v ON v.variant_hash = m.variant_hash
 GROUP BY m.campaign, m.shape_no;
 
--- What regressed: the best of a sweep is slower than the best of the sweep before it that admitted the same, beyond the noise.
+-- What regressed: the best of a sweep is slower than the best of the sweep before it that had the same transports and admitted the
+-- same, beyond the noise.
 CREATE VIEW regressed AS
 WITH step AS (
     SELECT *, lag(median_ns) OVER w AS before_ns, lag(noise_ns) OVER w AS before_noise_ns, lag(variant) OVER w AS before_variant,
            lag(env_fp) OVER w AS before_env_fp, lag(started_utc) OVER w AS before_utc
     FROM sweep_best
-    WINDOW w AS (PARTITION BY hw_fp, architecture, admits, op, world, dtype, mode, rows, hidden ORDER BY started_utc, campaign)
+    WINDOW w AS (PARTITION BY hw_fp, architecture, transports, admits, iif(instr(admits, 'reassoc'), islands, ''), op, world, dtype,
+                              mode, rows, hidden
+                 ORDER BY started_utc, campaign)
 )
-SELECT substr(hw_fp, 1, 8) AS host, op, world, dtype, mode, admits, rows, hidden, before_variant,
+SELECT substr(hw_fp, 1, 8) AS host, transports, op, world, dtype, mode, admits, rows, hidden, before_variant,
        round(before_ns / 1000, 3) AS before_us, variant AS now_variant,
        round(median_ns / 1000, 3) AS now_us, round(100 * (median_ns - before_ns) / before_ns, 1) AS slower_pct, before_utc,
        started_utc AS now_utc,

@@ -63,7 +63,7 @@ rf_result rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, 
     if (!config.n_packs) {
         *err = (rf_error){RF_E_PACK, -1, "packs",
                           "this program has no kernels for GPUs; rankfold-h200, say, has (ninja "
-                          "gpu)"};
+                          "h200)"};
         return err->code;
     }
     config.capacity_bytes = setup->capacity_bytes < 4096 ? 4096 : setup->capacity_bytes;

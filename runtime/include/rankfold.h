@@ -209,9 +209,10 @@ extern RF_API const rf_pack *const rf_packs[];
 
 /* What a pack holds: variant i < rf_pack_count(pack), in the pack's order. Texts are the pack's.
  * algorithm: os = one-shot, ts = two-shot, pt = two-shot in which everybody stores to one rank at a
- * time. wire: nan = stores into the peers' memory that show by themselves that they are there, e12
- * = the same in host memory, flag = stores into memory of one's own, which the peers read when they
- * are told. Pure. Errors: E_ARG; E_PACK: built for another runtime (rf_pack_count is 0 then). */
+ * time, il = islands (rf_islands_info). wire: nan = stores into the peers' memory that show by
+ * themselves that they are there, e12 = the same in host memory, flag = stores into memory of one's
+ * own, which the peers read when they are told. Pure. Errors: E_ARG; E_PACK: built for another
+ * runtime (rf_pack_count is 0 then). */
 typedef struct rf_variant_info {
     const char *name, *sku, *toolchain;
     char hash[33]; /* of parameters and source: what the database knows it by */
@@ -266,7 +267,7 @@ typedef void (*rf_log_fn)(void *ctx, int level, const char *line);
 #define RF_REASSOC                                                                                 \
     1u /* admit tactics that sum in another order (results then depend on the tactic, and on which \
           ranks are near each other; equal on all ranks, and from run to run of one plan) */
-#define RF_LOSSY 2u /* admit tactics that round on the wire */
+#define RF_LOSSY 2u /* admit tactics that round on the wire; no SKU has one yet */
 /* cuda: admit tactics that are launched before the stream's previous kernel has ended and wait for
  * it on the device (programmatic dependent launch, from sm_90 on). The caller promises that every
  * other kernel launched so on the channel's stream waits likewise before it reads or writes memory.
@@ -584,7 +585,8 @@ RF_API rf_result rf_cpu_stream_call(rf_cpu_stream *stream, rf_result (*function)
 /* ================================================= environment
  * ================================================= */
 
-/* All variables that the library reads, all optional. X(NAME, what it does) */
+/* All variables of its own that the library reads, and NCCL's, all optional. X(NAME, what it does)
+ */
 #define RF_ENV_LIST(X)                                                                             \
     X(RANKFOLD_DB, "path of the writable tactic database")                                         \
     X(RANKFOLD_TACTIC, "force this variant name, or glob of names, where it is feasible")          \
