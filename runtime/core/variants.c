@@ -92,6 +92,18 @@ static const char *const off[RFI_N_TRANSPORTS] = {
     [RFI_TRANSPORT_HOST] = "no host memory that the GPUs share: see the status",
 };
 
+/* What a caller has to ask for by a flag of its config. */
+static const struct {
+    unsigned flag, asked; /* of the variant, of the config */
+    const char *name, *refusal;
+} opt_ins[] = {
+    {RF_VARIANT_DEPENDENT, RF_DEPENDENT, "RF_DEPENDENT",
+     "starts before earlier kernels have ended: needs RF_DEPENDENT"},
+    {RF_VARIANT_REASSOC, RF_REASSOC, "RF_REASSOC", "sums in another order: needs RF_REASSOC"},
+    {RF_VARIANT_LOSSY, RF_LOSSY, "RF_LOSSY", "rounds on the wire: needs RF_LOSSY"},
+};
+#define N_OPT_INS (sizeof opt_ins / sizeof *opt_ins)
+
 const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
 {
     if (v->transport >= RFI_N_TRANSPORTS)
@@ -103,12 +115,9 @@ const char *rfi_refusal_here(const rf_comm *comm, const rf_variant *v)
         return "the ranks are on no two islands: see the status";
     if (v->isa > 31 || !(comm->isa_mask >> v->isa & 1))
         return "needs instructions that not every rank has";
-    if (v->flags & RF_VARIANT_DEPENDENT && !(comm->config.flags & RF_DEPENDENT))
-        return "starts before earlier kernels have ended: needs RF_DEPENDENT";
-    if (v->flags & RF_VARIANT_REASSOC && !(comm->config.flags & RF_REASSOC))
-        return "sums in another order: needs RF_REASSOC";
-    if (v->flags & RF_VARIANT_LOSSY && !(comm->config.flags & RF_LOSSY))
-        return "rounds on the wire: needs RF_LOSSY";
+    for (size_t i = 0; i < N_OPT_INS; i++)
+        if (v->flags & opt_ins[i].flag && !(comm->config.flags & opt_ins[i].asked))
+            return opt_ins[i].refusal;
     return NULL;
 }
 
@@ -126,16 +135,10 @@ static const char *why_nothing(const rf_comm *comm, unsigned flag)
 
 void rfi_variants_admit(rf_comm *comm)
 {
-    static const struct {
-        const char *name;
-        unsigned asked, flag;
-    } opt_ins[] = {{"RF_REASSOC", RF_REASSOC, RF_VARIANT_REASSOC},
-                   {"RF_LOSSY", RF_LOSSY, RF_VARIANT_LOSSY},
-                   {"RF_DEPENDENT", RF_DEPENDENT, RF_VARIANT_DEPENDENT}};
     for (size_t i = 0; i < comm->n_variants; i++)
         if (!rfi_refusal_here(comm, comm->variants[i]))
             comm->admits |= (uint8_t)(comm->variants[i]->flags & RFI_OPT_INS);
-    for (size_t i = 0; i < sizeof opt_ins / sizeof *opt_ins; i++)
+    for (size_t i = 0; i < N_OPT_INS; i++)
         if (comm->config.flags & opt_ins[i].asked && !(comm->admits & opt_ins[i].flag))
             rfi_log(comm, 1, "%s admits nothing here: %s", opt_ins[i].name,
                     why_nothing(comm, opt_ins[i].flag));
