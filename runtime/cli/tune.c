@@ -58,7 +58,9 @@ static void print_summary(const rf_tune_summary *s, int world)
     else
         printf("%u known, %u candidates measured", s->warm, s->measured);
     if (s->wrong || s->timeout)
-        printf(", %u wrong, %u timed out", s->wrong, s->timeout);
+        printf(", %u wrong, %u timed out twice", s->wrong, s->timeout);
+    if (s->timeout)
+        fputs(" (--force tries them again)", stdout);
     puts("");
 }
 

@@ -72,7 +72,16 @@ static rf_result give(run *r, rfi_order *o, const rfi_tune_trial *t, rfi_answer 
     return rc;
 }
 
-/* A variant that hung once hangs with its other grids too, and each costs a deadline. */
+/* A rank that was stopped, or got no processor, leaves its peers waiting as a candidate does that
+ * hangs. Now it is there again, or this would have been the end of the session: what hangs a second
+ * time does so by itself. */
+static rf_result try(run *r, rfi_order *o, const rfi_tune_trial *t, rfi_answer *a, rf_error *err)
+{
+    rf_result rc = give(r, o, t, a, err);
+    return rc == RF_OK && outcome_of(a) == RFI_TIMEOUT ? give(r, o, t, a, err) : rc;
+}
+
+/* A variant that hung hangs with its other grids too, and each costs a deadline. */
 static void drop_siblings(rfi_sweep *w, const rfi_tune_trial *hung)
 {
     for (size_t i = 0; i < w->n; i++)
@@ -139,7 +148,7 @@ static rf_result check(run *r, rfi_tune_trial **field, rf_error *err)
             continue; /* dropped with a sibling */
         rfi_order o = {.kind = RFI_ORDER_CHECK, .seed = draw(r)};
         rfi_answer a;
-        rf_result rc = give(r, &o, t, &a, err);
+        rf_result rc = try(r, &o, t, &a, err);
         if (rc != RF_OK)
             return rc;
         r->w->spent++;
@@ -174,7 +183,7 @@ static rf_result round_of(run *r, rfi_tune_trial **field, size_t n, double sampl
             continue; /* dropped with a sibling */
         rfi_order o = {.kind = RFI_ORDER_MEASURE, .calls = calls_for(sample_ns, t->guess_ns)};
         rfi_answer a;
-        rf_result rc = give(r, &o, t, &a, err);
+        rf_result rc = try(r, &o, t, &a, err);
         if (rc != RF_OK)
             return rc;
         r->w->spent++;

@@ -37,10 +37,28 @@ static void kernel_wrong_on_one_rank(const rf_params *p)
         ((unsigned char *)p->out)[p->count * 4 - 1] ^= 1;
 }
 
+static int hangs[2]; /* on each rank */
+
 static void kernel_hangs(const rf_params *p)
 {
     rf_region *peer = (rf_region *)p->peer[1 - p->rank];
-    p->host->wait(p, 1 - p->rank, &peer->arrive, UINT64_MAX, RF_STEP_ARRIVE);
+    rf_params hurried = *p;
+    hurried.deadline_ns = 200000000;
+    p->host->wait(&hurried, 1 - p->rank, &peer->arrive, UINT64_MAX, RF_STEP_ARRIVE);
+    hangs[p->rank]++;
+}
+
+/* As if a rank was stopped for a while. */
+static void kernel_hangs_at_first(const rf_params *p)
+{
+    static int calls;
+    (calls++ ? honest : kernel_hangs)(p);
+}
+
+static void kernel_hangs_when_measured(const rf_params *p)
+{
+    static int calls; /* 4 of them checked it */
+    (calls++ == 4 ? kernel_hangs : honest)(p);
 }
 
 static void kernel_slow(const rf_params *p)
@@ -86,6 +104,17 @@ static const rf_shard unlike_shard = {.name = "unlike", .world = 2, .n = 2, .var
 static const rf_shard *const unlike_shards[] = {&unlike_shard};
 static const rf_pack unlike_pack = {
     RF_ABI, sizeof(rf_pack), "unlike", "cc", &rfi_abi_3, 1, 2, unlike_shards,
+};
+
+static const rf_variant unsteady[] = {
+    FAKE('1', kernel_hangs_at_first),
+    FAKE('2', kernel_hangs_when_measured),
+};
+static const rf_shard unsteady_shard = {
+    .name = "unsteady", .world = 2, .n = 2, .variants = unsteady};
+static const rf_shard *const unsteady_shards[] = {&unsteady_shard};
+static const rf_pack unsteady_pack = {
+    RF_ABI, sizeof(rf_pack), "unsteady", "cc", &rfi_abi_3, 1, 2, unsteady_shards,
 };
 
 static void find_honest(void)
@@ -273,6 +302,7 @@ static void bad_candidates(int rank, int world, void *arg)
     rf_tune_summary s = tune(&c, &small, 1, &o);
     RANK_CHECK(s.wrong == 1, "%u", s.wrong);
     RANK_CHECK(s.timeout == 1, "%u", s.timeout);
+    RANK_CHECK(hangs[rank] == 2, "tried %d times", hangs[rank]);
     RANK_CHECK(s.measured == 2, "%u", s.measured);
     RANK_CHECK(s.shapes == 1 && s.warm == 0, "%u %u", s.shapes, s.warm);
     rf_plan_info plan = plan_of(&c, &small);
@@ -298,6 +328,24 @@ static void test_ranks_may_be_threads(void **state)
 {
     (void)state;
     RANKS_ASSERT(ranks_run_threads(2, bad_candidates, NULL, NULL));
+}
+
+static void held_up(int rank, int world, void *arg)
+{
+    (void)arg;
+    comm_pack = &unsteady_pack;
+    rank_comm c = open_comm(rank, world, "held_up");
+    rf_tune_options o = options(NULL);
+    rf_tune_summary s = tune(&c, &small, 1, &o);
+    RANK_CHECK(hangs[rank] == 2, "%d", hangs[rank]);
+    RANK_CHECK(s.measured == 2 && s.timeout == 0, "%u %u", s.measured, s.timeout);
+    close_comm(&c);
+}
+
+static void test_a_candidate_is_not_to_blame_for_a_rank_that_was_held_up(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, held_up, NULL, NULL));
 }
 
 static void graph_mode(int rank, int world, void *arg)
@@ -771,6 +819,7 @@ int main(void)
         cmocka_unit_test(test_bad_candidates_are_excluded_on_all_ranks),
         cmocka_unit_test(test_without_a_store_the_winner_is_used),
         cmocka_unit_test(test_ranks_may_be_threads),
+        cmocka_unit_test(test_a_candidate_is_not_to_blame_for_a_rank_that_was_held_up),
         cmocka_unit_test(test_graph_shapes_are_measured_by_replay),
         cmocka_unit_test(test_plans_are_verified_and_timed),
         cmocka_unit_test(test_a_warm_database_answers_without_measuring),
