@@ -187,6 +187,10 @@ rf_result rfi_db_query(rfi_db *db, const char *sql, int n, const char *const *te
 /* A column as text, "" for NULL; valid until the next step. */
 const char *rfi_column(sqlite3_stmt *row, int column);
 
+/* ---- measurements ---- */
+
+#define RFI_NS_MOST 1e12 /* a longer call is no measurement */
+
 /* ---- decisions ---- */
 
 /* Key of decisions as the columns hold it; they differ in what is admitted and the environment. */

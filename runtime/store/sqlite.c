@@ -560,7 +560,7 @@ static rf_result add_variant(sqlite_store *s, const rf_variant *v, const char *h
 /* To the picosecond, which text keeps exactly; a time that is none is NULL. */
 static void bind_ns(sqlite3_stmt *statement, int at, rfi_outcome outcome, double ns)
 {
-    if (outcome == RFI_OK && ns >= 0 && ns < 1e12)
+    if (outcome == RFI_OK && ns >= 0 && ns <= RFI_NS_MOST)
         sqlite3_bind_double(statement, at, (double)(int64_t)(ns * 1000 + 0.5) / 1000);
     else
         sqlite3_bind_null(statement, at);
@@ -574,7 +574,7 @@ static rf_result add_measurement(sqlite_store *s, const rfi_measurement *m, rf_e
     rf_result result = check_key(s, &m->key, err);
     if (result)
         return result;
-    if (!outcome || (m->outcome == RFI_OK && !(m->median_ns > 0 && m->median_ns < 1e12)))
+    if (!outcome || (m->outcome == RFI_OK && !(m->median_ns > 0 && m->median_ns <= RFI_NS_MOST)))
         return rfi_fail(err, RF_E_ARG, -1, "database", "a measurement of %g ns with outcome %d",
                         m->median_ns, (int)m->outcome);
     if (m->variant)

@@ -1,4 +1,5 @@
 #include <ctype.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,57 @@ static int is_bucket_of_shape(sqlite3_stmt *row)
     return (uint64_t)sqlite3_column_int64(row, 8) == rfi_bucket(bytes);
 }
 
+/* What the tuner records lies between 0 and these. */
+static const struct {
+    const char *table;
+    int column;
+    double most;
+    const char *fault;
+} numbers[] = {
+    {"variant", 3, 64, "has an impossible world"},
+    {"variant", 5, UINT32_MAX, "has an impossible hidden size"},
+    {"variant", 11, UINT16_MAX, "has an impossible number of threads"},
+    {"variant", 12, UINT16_MAX, "has an impossible unroll"},
+    {"variant", 13, UINT32_MAX, "has impossible flags"},
+    {"shape", 1, UINT32_MAX, "has an impossible number"},
+    {"measurement", 2, UINT32_MAX, "has an impossible number"},
+    {"measurement", 4, UINT32_MAX, "has an impossible grid"},
+    {"measurement", 6, UINT32_MAX, "has an impossible number of samples"},
+    {"measurement", 7, UINT32_MAX, "has an impossible order_index"},
+    {"measurement", 13, RFI_NS_MOST, "has an impossible noise"},
+};
+
+static const char *impossible_number(const rfi_table *table, sqlite3_stmt *row)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        double value = sqlite3_column_double(row, numbers[i].column); /* NULL = 0 */
+        if (!strcmp(table->name, numbers[i].table) && !(value >= 0 && value <= numbers[i].most))
+            return numbers[i].fault;
+    }
+    return NULL;
+}
+
+/* min, p10, median, p90, max: each at least the one before; one that is too long is missing. */
+static const char *impossible_times(sqlite3_stmt *row)
+{
+    const int first = 8, median = 10, last = 12;
+    int ok = !strcmp(rfi_column(row, 5), "ok");
+    double before = 0;
+    for (int i = first; i <= last; i++) {
+        if (sqlite3_column_type(row, i) == SQLITE_NULL)
+            continue;
+        double ns = sqlite3_column_double(row, i);
+        if (!ok)
+            return "has a time, though it failed";
+        if (!(ns >= before && ns <= RFI_NS_MOST))
+            return "has impossible times";
+        before = ns;
+    }
+    if (ok && !(sqlite3_column_double(row, median) > 0 && sqlite3_column_int64(row, 6) > 0))
+        return "is of nothing that was measured";
+    return NULL;
+}
+
 const char *rfi_row_fault(const rfi_table *table, sqlite3_stmt *row)
 {
     if (has_control(row, table->columns))
@@ -63,7 +115,8 @@ const char *rfi_row_fault(const rfi_table *table, sqlite3_stmt *row)
         return "has a fingerprint that is not the hash of its text";
     if (!strcmp(table->name, "shape") && !is_bucket_of_shape(row))
         return "has a bucket that does not follow from its size";
-    return NULL;
+    const char *fault = impossible_number(table, row);
+    return fault || strcmp(table->name, "measurement") ? fault : impossible_times(row);
 }
 
 /* ---- what should not leave the machine ---- */

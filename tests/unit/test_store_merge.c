@@ -213,7 +213,7 @@ static void files_that_disagree_are_refused(void **state)
     static const struct {
         const char *table, *value;
     } rows[] = {
-        {"measurement", "median_ns = 5"},        {"measurement", "noise_ns = 5"},
+        {"measurement", "median_ns = p90_ns"},   {"measurement", "noise_ns = 5"},
         {"measurement", "p10_ns = NULL"},        {"measurement", "order_index = order_index + 1"},
         {"campaign", "tool = 'rankfold 0.1.1'"}, {"campaign", "tool = 'rankfold 0.1'"},
     };
@@ -415,6 +415,64 @@ static void hostile_text_is_refused_with_its_line(void **state)
             fail_msg("'%s' does not say '%s'", why.text, cases[i].expected);
     }
     same_text(before, export(path));
+}
+
+/* A copy of the file in memory, changed by `sql` in spite of the triggers. */
+static rfi_db changed_copy(const char *path, const char *table, const char *set)
+{
+    rfi_db file = open_db(path), copy = {.path = "copy"};
+    char sql[400];
+    assert_int_equal(sqlite3_open(":memory:", &copy.handle), SQLITE_OK);
+    sqlite3_backup *backup = sqlite3_backup_init(copy.handle, "main", file.handle, "main");
+    assert_int_equal(sqlite3_backup_step(backup, -1), SQLITE_DONE);
+    sqlite3_backup_finish(backup);
+    rfi_db_close(&file);
+    snprintf(sql, sizeof sql, "DROP TRIGGER %s_no_update; UPDATE %s SET %s", table, table, set);
+    assert_int_equal(sqlite3_exec(copy.handle, sql, NULL, NULL, NULL), SQLITE_OK);
+    return copy;
+}
+
+/* Facts of somebody else's file that no tuner has recorded. */
+static void impossible_numbers_are_refused(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        const char *table, *set, *expected;
+    } cases[] = {
+        {"variant", "world = -1", "impossible world"},
+        {"variant", "hidden = 1 << 40", "impossible hidden size"},
+        {"variant", "threads = -256", "impossible number of threads"},
+        {"variant", "unroll = 70000", "impossible unroll"},
+        {"variant", "flags = -1", "impossible flags"},
+        {"shape", "shape_no = shape_no + (1 << 32)", "impossible number"},
+        {"measurement", "measurement_no = measurement_no + (1 << 32)", "impossible number"},
+        {"measurement", "grid = -1", "impossible grid"},
+        {"measurement", "samples = -7", "impossible number of samples"},
+        {"measurement", "samples = 1 << 32", "impossible number of samples"},
+        {"measurement", "order_index = -1", "impossible order_index"},
+        {"measurement", "noise_ns = -0.5", "impossible noise"},
+        {"measurement", "max_ns = 9e999", "impossible times"},
+        {"measurement", "max_ns = 2e12", "impossible times"},
+        {"measurement", "min_ns = -1", "impossible times"},
+        {"measurement", "p10_ns = median_ns + 1", "impossible times"},
+        {"measurement", "p90_ns = p10_ns", "impossible times"},
+        {"measurement", "median_ns = NULL", "nothing that was measured"},
+        {"measurement", "samples = 0", "nothing that was measured"},
+        {"measurement", "outcome = 'wrong'", "a time, though it failed"},
+    };
+    const char *path = folder_file(f->folder, "possible.db");
+    campaign(path, &f->place[0], 1);
+    rfi_db into = open_db(path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t added = 77;
+        rfi_db from = changed_copy(path, cases[i].table, cases[i].set);
+        assert_int_equal(rfi_db_merge(&into, &from, &added, &why), RF_E_DB_CORRUPT);
+        if (!strstr(why.text, cases[i].expected))
+            fail_msg("%s: '%s' does not say '%s'", cases[i].set, why.text, cases[i].expected);
+        assert_int_equal(added, 77);
+        rfi_db_close(&from);
+    }
+    rfi_db_close(&into);
 }
 
 static void control_characters_are_refused(void **state)
@@ -786,6 +844,7 @@ int main(void)
         FACT(text_goes_out_and_in_byte_for_byte),
         FACT(one_host_can_be_exported_alone),
         FACT(hostile_text_is_refused_with_its_line),
+        FACT(impossible_numbers_are_refused),
         FACT(control_characters_are_refused),
         FACT(numbers_are_written_alike_in_every_locale),
         FACT(what_names_the_machine_does_not_leave_it),
