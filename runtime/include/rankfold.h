@@ -531,13 +531,13 @@ typedef struct rf_tune_summary {
 
 /* Collective. Measures every feasible candidate for each shape (checked against the oracle first),
  * records every measurement in the store, derives decisions and prepares the shapes with them. What
- * the database already answers is not measured. After a candidate that times out the comm is reset,
- * and it is tried once more, lest a rank that was held up is its fault; when it times out again,
- * that is recorded, and the tuner goes on. Losing the database mid-way (full disk) ends with
- * E_DB_*; what was measured stays in use for this comm. One that cannot be written from the start
- * is E_DB_* before anything is measured (E_DB_READONLY: it was opened for reading), and earlier
- * plans stand; where nothing has to be measured it need not be written. A comm with a poisoned
- * channel is E_POISONED: no candidate is to blame for that. `out` may be NULL. */
+ * the database already answers is not measured. A candidate that times out is tried once more after
+ * a reset of the comm, since a rank that was held up looks the same; the second time it is
+ * recorded, the comm is reset and the tuner goes on. Losing the database mid-way (full disk) ends
+ * with E_DB_*; what was measured stays in use for this comm. One that cannot be written from the
+ * start is E_DB_* before anything is measured (E_DB_READONLY: it was opened for reading), and
+ * earlier plans stand; where nothing has to be measured it need not be written. A comm with a
+ * poisoned channel is E_POISONED: no candidate is to blame for that. `out` may be NULL. */
 RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                          const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
 /* Collective. Runs the shape's plan in and out of place on test data of the library's own, special
