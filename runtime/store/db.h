@@ -127,8 +127,17 @@ typedef enum rfi_access {
     RFI_DB_SHIPPED /* nobody writes it: no locks, no journal */
 } rfi_access;
 
+/* A write beyond the limit to the size of files (RLIMIT_FSIZE) raises SIGXFSZ, which ends a process
+ * that is not prepared. Wherever files are written the thread has it blocked instead, and fetches
+ * the one that its own write left pending: the write is an error like others, and the process keeps
+ * its handlers. All zero: not blocked. */
+typedef struct rfi_quiet {
+    int on, was_blocked, was_pending;
+} rfi_quiet;
+
 typedef struct rfi_db {
     sqlite3 *handle; /* NULL = closed */
+    rfi_quiet quiet; /* in a transaction */
     char path[RFI_DB_PATH];
     sqlite3_stmt *kept[RFI_SQL_COUNT];
 } rfi_db;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,39 @@ rf_result rfi_db_fail(sqlite3 *handle, const char *path, int rc, const char *doi
     return rfi_fail(err, result, -1, "database", "%.300s: %s: %s (%s)", path, doing, text, detail);
 }
 
+/* ---- a signal for a write that fails ---- */
+
+static sigset_t file_size_signal(void)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    return one;
+}
+
+static rfi_quiet be_quiet(void)
+{
+    const sigset_t one = file_size_signal();
+    sigset_t before, waiting;
+    sigpending(&waiting);
+    pthread_sigmask(SIG_BLOCK, &one, &before);
+    return (rfi_quiet){.on = 1,
+                       .was_blocked = sigismember(&before, SIGXFSZ),
+                       .was_pending = sigismember(&waiting, SIGXFSZ)};
+}
+
+static void be_loud(rfi_quiet *q)
+{
+    const sigset_t one = file_size_signal();
+    const struct timespec at_once = {0};
+    if (q->on && !q->was_pending)
+        while (sigtimedwait(&one, NULL, &at_once) < 0 && errno == EINTR)
+            ;
+    if (q->on && !q->was_blocked)
+        pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    q->on = 0;
+}
+
 /* ---- statements ---- */
 
 sqlite3_stmt *rfi_db_sql(rfi_db *db, rfi_sql name)
@@ -110,17 +144,25 @@ int rfi_db_moved(rfi_db *db)
     return !sqlite3_file_control(db->handle, "main", SQLITE_FCNTL_HAS_MOVED, &moved) && moved;
 }
 
+static rf_result begin(rfi_db *db, rfi_sql how, rf_error *err)
+{
+    db->quiet = be_quiet();
+    int rc = run(db, how);
+    if (!rc)
+        return RF_OK;
+    be_loud(&db->quiet);
+    return rfi_db_fail(db->handle, db->path, rc, "begin", err);
+}
+
 rf_result rfi_db_begin(rfi_db *db, int wait_ms, rf_error *err)
 {
     sqlite3_busy_timeout(db->handle, wait_ms);
-    int rc = run(db, RFI_SQL_BEGIN);
-    return rc ? rfi_db_fail(db->handle, db->path, rc, "begin", err) : RF_OK;
+    return begin(db, RFI_SQL_BEGIN, err);
 }
 
 rf_result rfi_db_begin_read(rfi_db *db, rf_error *err)
 {
-    int rc = run(db, RFI_SQL_BEGIN_READ);
-    return rc ? rfi_db_fail(db->handle, db->path, rc, "begin", err) : RF_OK;
+    return begin(db, RFI_SQL_BEGIN_READ, err);
 }
 
 rf_result rfi_db_end(rfi_db *db, rf_result result, rf_error *err)
@@ -132,6 +174,7 @@ rf_result rfi_db_end(rfi_db *db, rf_result result, rf_error *err)
     }
     if (!sqlite3_get_autocommit(db->handle))
         run(db, RFI_SQL_ROLLBACK);
+    be_loud(&db->quiet);
     return result;
 }
 
@@ -400,9 +443,11 @@ rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access acces
     if (result)
         return result;
     snprintf(db->path, sizeof db->path, "%s", path);
+    rfi_quiet quiet = be_quiet(); /* the first look plays a journal back */
     int rc = open_handle(&db->handle, path, access, wait_ms);
     result = rc ? rfi_db_fail(db->handle, path, rc, "open", err)
                 : identify(db->handle, path, version, err);
+    be_loud(&quiet);
     if (result)
         rfi_db_close(db);
     return result;
@@ -511,7 +556,7 @@ static rf_result fill(const char *path, rf_error *err)
     return result;
 }
 
-rf_result rfi_db_create(const char *path, rf_error *err)
+static rf_result create(const char *path, rf_error *err)
 {
     struct stat st;
     if (strlen(path) >= RFI_DB_PATH)
@@ -543,5 +588,13 @@ rf_result rfi_db_create(const char *path, rf_error *err)
         rc ? rfi_db_fail(memory, path, rc, "create", err) : publish(path, bytes, (size_t)n, err);
     sqlite3_free(bytes);
     sqlite3_close(memory);
+    return result;
+}
+
+rf_result rfi_db_create(const char *path, rf_error *err)
+{
+    rfi_quiet quiet = be_quiet();
+    rf_result result = create(path, err);
+    be_loud(&quiet);
     return result;
 }
