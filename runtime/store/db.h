@@ -36,6 +36,12 @@ extern const char rfi_schema_sql[];
     "', ?12) OR NOT instr(e.env_text, 'transports=') FROM environment e "                          \
     "WHERE e.env_fp = d.env_fp)"
 
+/* In this very environment, or in one with a grouping besides, which ?13 begins: NULL where that
+ * matters. */
+#define RFI_HERE_OR_GROUPED                                                                        \
+    "(c.env_fp = ?9 OR EXISTS (SELECT 1 FROM environment e "                                       \
+    "WHERE e.env_fp = c.env_fp AND instr(e.env_text, ?13) = 1))"
+
 #define RFI_SHAPES_OF_HOST                                                                         \
     "FROM campaign c CROSS JOIN shape s ON s.campaign = c.campaign "                               \
     "WHERE c.hw_fp = ?1 AND c.architecture = ?2 AND s.op = ?3 AND s.world = ?4 AND s.dtype = ?5 "  \
@@ -56,8 +62,8 @@ extern const char rfi_schema_sql[];
                            "d.env_fp = ?9 DESC, " RFI_BEST_ENV " LIMIT 1")                         \
     X(ENV_TEXT, "SELECT env_text FROM environment WHERE env_fp = ?1")                              \
     X(GENERATION, "SELECT generation FROM generation WHERE one = 1")                               \
-    X(SWEPT, "SELECT 1 " RFI_SHAPES_OF_HOST                                                        \
-             "s.hidden = ?7 AND c.env_fp = ?9 AND s.rows = ?10 AND " RFI_IS_SWEPT " LIMIT 1")      \
+    X(SWEPT, "SELECT c.admits " RFI_SHAPES_OF_HOST "s.hidden = ?7 AND " RFI_HERE_OR_GROUPED        \
+             " AND s.rows = ?10 AND " RFI_IS_SWEPT)                                                \
     X(TRIALS_HERE, "SELECT s.campaign, s.shape_no, " RFI_IS_SWEPT ", c.admits " RFI_SHAPES_OF_HOST \
                    "s.hidden = ?7 AND c.env_fp = ?9 AND s.rows = ?10 "                             \
                    "ORDER BY c.started_utc DESC, c.campaign DESC")                                 \

@@ -122,8 +122,20 @@ static void bind_transports(sqlite3_stmt *statement, int at, const rfi_key *key)
         sqlite3_bind_text(statement, at, line, (int)strcspn(line + 1, "\n") + 2, SQLITE_TRANSIENT);
 }
 
+/* How the text of this environment begins where a file groups the ranks (create.c), for whom that
+ * is nothing. */
+static void bind_grouped(sqlite3_stmt *statement, int at, const rfi_key *key)
+{
+    if (key->admits & RF_VARIANT_REASSOC)
+        sqlite3_bind_null(statement, at);
+    else
+        sqlite3_bind_text(statement, at, sqlite3_mprintf("%sislands=", key->env->text), -1,
+                          sqlite3_free);
+}
+
 /* ?1 hw, ?2 arch, ?3 op, ?4 world, ?5 dtype, ?6 mode, ?7 hidden, ?8 bucket, ?9 env, ?10 rows, ?11
- * admits, ?12 transports: as many as the statement has. 0 = a code that no database can know. */
+ * admits, ?12 transports, ?13 grouped: as many as the statement has. 0 = a code that no database
+ * can know. */
 static int bind_key(sqlite3_stmt *statement, const rfi_key *key)
 {
     char hw[RFI_HEX], env[RFI_HEX];
@@ -145,6 +157,8 @@ static int bind_key(sqlite3_stmt *statement, const rfi_key *key)
         rfi_db_bind_texts(statement, 11, 1, &admits);
     if (sqlite3_bind_parameter_count(statement) >= 12)
         bind_transports(statement, 12, key);
+    if (sqlite3_bind_parameter_count(statement) >= 13)
+        bind_grouped(statement, 13, key);
     return 1;
 }
 
@@ -260,30 +274,22 @@ static int lookup(rf_store *base, const rfi_key *key, rfi_have_fn have, void *ct
     return 0;
 }
 
-/* What a campaign admitted, if its trial (a row of TRIALS_HERE) is a complete sweep; else -1. */
-static int swept_with(sqlite3_stmt *trial)
-{
-    return sqlite3_column_int(trial, 2)
-               ? rfi_name_code(RFI_ADMITS, (const char *)sqlite3_column_text(trial, 3))
-               : -1;
-}
-
 static int swept(rf_store *base, const rfi_key *key)
 {
     sqlite_store *s = self(base);
     asked a = {s, &s->overlay};
     if (!ready(s, &s->overlay))
         return 0;
-    sqlite3_stmt *trials = rfi_db_sql(&s->overlay.db, RFI_SQL_TRIALS_HERE);
-    if (trials && !bind_key(trials, key))
+    sqlite3_stmt *sweeps = rfi_db_sql(&s->overlay.db, RFI_SQL_SWEPT);
+    if (sweeps && !bind_key(sweeps, key))
         return 0;
     int found = 0;
-    while (!found && first_row(&a, trials)) {
-        int admits = swept_with(trials);
+    while (!found && first_row(&a, sweeps)) {
+        int admits = rfi_name_code(RFI_ADMITS, (const char *)sqlite3_column_text(sweeps, 0));
         found = admits >= 0 && !(key->admits & ~admits);
     }
     if (found)
-        sqlite3_reset(trials);
+        sqlite3_reset(sweeps);
     return found;
 }
 
@@ -323,6 +329,14 @@ static int measured_in(asked *a, const char *campaign, sqlite3_int64 shape_no,
     }
     sqlite3_reset(statement);
     return outcome >= 0;
+}
+
+/* What a campaign admitted, if its trial (a row of TRIALS_HERE) is a complete sweep; else -1. */
+static int swept_with(sqlite3_stmt *trial)
+{
+    return sqlite3_column_int(trial, 2)
+               ? rfi_name_code(RFI_ADMITS, (const char *)sqlite3_column_text(trial, 3))
+               : -1;
 }
 
 static int measured(rf_store *base, const rfi_key *key, const rf_variant *variant, uint32_t grid,

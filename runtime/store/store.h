@@ -91,9 +91,10 @@ typedef struct rfi_store_vtable {
      * a line in *warning (kept by the store, NULL if none). `have` is not asked about a fallback.
      */
     int (*lookup)(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx, rfi_decision *out);
-    /* Is this shape completely swept already, on this hardware and environment, by a campaign that
-     * admitted at least as much? 1 = yes: lookup will answer EXACT, unless the packs no longer hold
-     * the winner (check the rung). */
+    /* Is this shape completely swept already, on this hardware and environment (in whatever
+     * grouping of a file, where reassoc is not admitted), by a campaign that admitted at least as
+     * much? 1 = yes: lookup will answer EXACT, unless the packs no longer hold the winner (check
+     * the rung). */
     int (*swept)(rf_store *s, const rfi_key *key);
     /* Latest recorded measurement of this candidate (variant NULL = the baseline) at exactly these
      * rows and hidden, on this hardware and environment, with this hash, as far back as it counts

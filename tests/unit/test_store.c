@@ -558,7 +558,9 @@ static void a_grouping_is_nothing_to_those_who_do_not_sum_by_it(void **state)
     assert_string_equal(d.variant, f->os.name);
     assert_int_equal(d.rung, RF_RUNG_EXACT);
     assert_null(strstr(d.reason, "stale"));
+    assert_int_equal(f->store->v->swept(f->store, &key), 1);
     key = facts_key(&plain, 8, 4096);
+    assert_int_equal(f->store->v->swept(f->store, &key), 0);
     d = ask(f->store, &key, facts_have_all);
     assert_int_equal(d.rung, RF_RUNG_NEAREST);
     assert_null(strstr(d.reason, "stale"));
@@ -592,6 +594,7 @@ static void sums_by_one_grouping_say_nothing_of_another(void **state)
             rfi_decision d = ask(f->store, &key, facts_have_all);
             assert_string_equal(d.variant, asked == tuned ? f->islands.name : f->os.name);
             assert_int_equal(d.rung, asked == tuned ? RF_RUNG_EXACT : RF_RUNG_PARTIAL);
+            assert_int_equal(f->store->v->swept(f->store, &key), asked == tuned);
         }
     }
 }
