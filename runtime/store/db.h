@@ -155,9 +155,10 @@ rf_result rfi_db_open(rfi_db *db, const char *path, rfi_access access, int wait_
 /* The same for a file whose schema may be older: all but version and schema is checked. */
 rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access access, int wait_ms,
                                   int *version, rf_error *err);
-/* Leaves an empty database at `path`, and its folder (0700) and file (0600) where there were none;
- * at no moment is there a partial file. An empty file is as good as none; any other that exists is
- * left alone, whatever it is. A link that leads nowhere is an error. */
+/* Leaves an empty database at `path`, and its folder (0700) and file (0600) where there were none.
+ * An empty file is as good as none: it is all that a failure leaves, or somebody who was killed,
+ * once the next one has looked at it. Any other that exists is left alone, whatever it is. A link
+ * that leads nowhere is an error. */
 rf_result rfi_db_create(const char *path, rf_error *err);
 void rfi_db_close(rfi_db *db);
 /* $RANKFOLD_DB, or the file in the user's state folder; empty on failure. */

@@ -1,9 +1,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "core/group.h"
@@ -82,13 +80,11 @@ static rf_result replace(const char *path, const char *const *steps, int version
 {
     rfi_db from;
     char aside[RFI_DB_PATH + 16];
-    uint32_t number = 0;
     rf_result result = rfi_db_open_any_version(&from, path, RFI_DB_READ, WAIT_MS, &version, err);
     if (result)
         return result;
-    if (getrandom(&number, sizeof number, 0) != sizeof number)
-        number = (uint32_t)getpid();
-    snprintf(aside, sizeof aside, "%s.%08" PRIx32, path, number);
+    snprintf(aside, sizeof aside, "%s-migrate", path);
+    unlink(aside); /* of somebody who was killed: this one has the lock */
     result = make_copy(from.handle, aside, steps, version, err);
     rfi_db_close(&from);
     if (result == RF_OK && rename(aside, path))

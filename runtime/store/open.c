@@ -3,12 +3,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -505,42 +503,8 @@ static rf_result make_folders(const char *path, rf_error *err)
     return RF_OK;
 }
 
-static rf_result write_all(int fd, const unsigned char *bytes, size_t n, const char *path,
-                           rf_error *err)
-{
-    while (n) {
-        ssize_t done = write(fd, bytes, n);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return system_fail(path, "write", err);
-        bytes += done;
-        n -= (size_t)done;
-    }
-    return fsync(fd) ? system_fail(path, "sync", err) : RF_OK;
-}
-
-/* Written aside, then linked: the name appears with all its content, or not at all, and an existing
- * file wins. */
-static rf_result publish(const char *path, const unsigned char *bytes, size_t n, rf_error *err)
-{
-    char aside[RFI_DB_PATH + 16];
-    uint32_t number = 0;
-    if (getrandom(&number, sizeof number, 0) != sizeof number)
-        return system_fail(path, "random number", err);
-    snprintf(aside, sizeof aside, "%s.%08" PRIx32, path, number);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return system_fail(path, "create", err);
-    rf_result result = write_all(fd, bytes, n, path, err);
-    close(fd);
-    if (result == RF_OK && link(aside, path) && errno != EEXIST)
-        result = system_fail(path, "create", err);
-    unlink(aside);
-    return result;
-}
-
-/* An empty file becomes a database where it is, by one transaction: others may do so too. */
+/* An empty file becomes a database where it is, by one transaction: others may do so too, and of
+ * one that was killed nothing is left but an empty file. */
 static rf_result fill(const char *path, rf_error *err)
 {
     sqlite3 *handle = NULL;
@@ -556,39 +520,32 @@ static rf_result fill(const char *path, rf_error *err)
     return result;
 }
 
+/* Did a killed one begin to fill it? It is empty when that is taken back. */
+static int has_journal(const char *path)
+{
+    char name[RFI_DB_PATH + 16];
+    snprintf(name, sizeof name, "%s-journal", path);
+    return !access(name, F_OK);
+}
+
 static rf_result create(const char *path, rf_error *err)
 {
     struct stat st;
     if (strlen(path) >= RFI_DB_PATH)
         return rfi_fail(err, RF_E_DB, -1, "database", "path is longer than %d bytes: %.60s...",
                         RFI_DB_PATH - 1, path);
-    if (!lstat(path, &st)) {
-        rf_result found = check_file(path, NULL); /* whoever opens it is told what is wrong */
-        if (found == RF_E_DB_ABSENT)
-            return rfi_fail(err, RF_E_DB, -1, "database",
-                            "%.300s: is a link to nothing; make what it leads to, or remove it",
-                            path);
-        return found == RF_OK && is_empty(path) ? fill(path, err) : RF_OK;
+    if (lstat(path, &st)) {
+        rf_result result = make_folders(path, err);
+        if (result)
+            return result;
+        if (mknod(path, S_IFREG | 0600, 0) && errno != EEXIST)
+            return system_fail(path, "create", err);
     }
-    rf_result result = make_folders(path, err);
-    if (result)
-        return result;
-
-    sqlite3 *memory = NULL;
-    sqlite3_int64 n = 0;
-    unsigned char *bytes = NULL;
-    int rc =
-        sqlite3_open_v2(":memory:", &memory,
-                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_NOMUTEX, NULL);
-    if (!rc)
-        rc = sqlite3_exec(memory, rfi_schema_sql, NULL, NULL, NULL);
-    if (!rc && !(bytes = sqlite3_serialize(memory, "main", &n, 0)))
-        rc = SQLITE_NOMEM;
-    result =
-        rc ? rfi_db_fail(memory, path, rc, "create", err) : publish(path, bytes, (size_t)n, err);
-    sqlite3_free(bytes);
-    sqlite3_close(memory);
-    return result;
+    rf_result found = check_file(path, NULL); /* whoever opens it is told what is wrong */
+    if (found == RF_E_DB_ABSENT)
+        return rfi_fail(err, RF_E_DB, -1, "database",
+                        "%.300s: is a link to nothing; make what it leads to, or remove it", path);
+    return found == RF_OK && (is_empty(path) || has_journal(path)) ? fill(path, err) : RF_OK;
 }
 
 rf_result rfi_db_create(const char *path, rf_error *err)

@@ -562,14 +562,16 @@ static void an_older_file_climbs_on_a_copy(void **state)
 {
     fixture *f = *state;
     static const char *const no_op[RFI_DB_VERSION] = {[EARLIER] = "SELECT 1"};
-    const char *path = old_file(f);
+    const char *path = old_file(f), *left = folder_file(f->folder, "old.db-migrate");
     int from = -1;
     struct stat st;
+    assert_int_equal(file_write(left, "left by a killed one", 20), 1);
     MUST(rfi_db_migrate(path, no_op, &from, &why));
     assert_int_equal(from, EARLIER);
     check(path);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(access(left, F_OK), -1);
     MUST(rfi_db_migrate(path, no_op, &from, &why)); /* and stays */
     assert_int_equal(from, RFI_DB_VERSION);
 }
