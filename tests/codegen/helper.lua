@@ -15,11 +15,17 @@ function helper.sh(line)
     return out, tonumber(code)
 end
 
+-- $TMPDIR, relative where it is in this tree: what leads here may hold what is special to a shell.
+local function temporary()
+    local name, here = os.getenv("TMPDIR") or "/tmp", path.currentdir() .. "/"
+    return name:sub(1, #here) == here and name:sub(#here + 1) or name
+end
+
 -- A fresh empty folder.
 local made = 0
 function helper.folder()
     made = made + 1
-    local name = ("%s/codegen-%d"):format(os.getenv("TMPDIR") or "/tmp", made)
+    local name = ("%s/codegen-%d"):format(temporary(), made)
     assert(helper.sh("rm -rf '" .. name .. "'") == "")
     assert(dir.makepath(name))
     return name
