@@ -26,14 +26,14 @@ local tactics = require "gen.tactics"
 local variant = require "gen.variant"
 
 local parser = argparse("lua5.4 gen/main.lua",
-    "Writes the kernels of a SKU, their registry and their build file to generated/SKU/.",
+    "Writes the kernels of a SKU, their registry and their build file to SKU/ in a folder (--out).",
     "Files are written only if they change. Exit status: 0, or 1 with the reason on stderr;\n" ..
     "then nothing was written.")
 parser:argument("sku", "the file gen/sku/SKU.lua; --explain takes all of them without it"):args "?"
 parser:option("--only", "only variants whose names match (* and ?), written to\n" ..
-    "generated/only/SKU/ so that they do not pass for the pack"):argname "GLOB"
-parser:option("--sample", "only one variant of every kind, the smallest, or the tightest in\n" ..
-    "registers, written to generated/WHICH/SKU/: does all compile?"):argname "WHICH"
+    "only/SKU/ there, so that they do not pass for the pack"):argname "GLOB"
+parser:option("--sample", "only one variant of every kind, the smallest, or of GPU kernels the\n" ..
+    "tightest in registers, written to WHICH/SKU/ there: does all compile?"):argname "WHICH"
     :choices { "smallest", "tightest" }
 parser:flag("--list", "print names, shards and hashes instead; write nothing")
 parser:flag("--why", "print the combinations that cannot be, and why; write nothing")
@@ -42,7 +42,7 @@ parser:option("--source", "print the text that a variant's hash is made of, for 
     "what changed: ... | xxhsum -H2"):argname "NAME"
 parser:option("--depfile", "also write what was read, for ninja; FILE is OUTPUT.d")
     :argname "FILE"
-parser:option("--out", "folder to write to instead of generated"):argname "DIR"
+parser:option("--out", "the folder"):argname "DIR":default "generated"
 parser:option("--sku-dir", "folder of SKU files"):argname "DIR":default "gen/sku"
 parser:option("--limit", "most variants"):argname "N":convert(math.tointeger)
     :default(tostring(sku.MOST_VARIANTS))
@@ -168,6 +168,16 @@ local function keep_only(chosen, glob)
     end
 end
 
+local function sample(chosen, which)
+    for _, entry in ipairs(chosen.variants) do
+        if which == "tightest" and entry.v.transport == "cpu" then
+            fail(("SKU %s has %s: what registers a CPU kernel takes is not known")
+                :format(chosen.name, entry.name))
+        end
+    end
+    chosen.variants = sku.sample(chosen.variants, which)
+end
+
 local function main(args)
     local read, names = files.recorder()
     if args.explain then
@@ -180,7 +190,7 @@ local function main(args)
         keep_only(chosen, args.only)
     end
     if args.sample then
-        chosen.variants = sku.sample(chosen.variants, args.sample)
+        sample(chosen, args.sample)
     end
     if args.why then
         return list_refused(chosen)
@@ -191,8 +201,8 @@ local function main(args)
     elseif args.source then
         return print_source(args.source, pack)
     end
-    local out = args.out or args.sample and "generated/" .. args.sample
-        or args.only and "generated/only" or "generated"
+    local part = args.sample or args.only and "only"
+    local out = args.out .. (part and "/" .. part or "")
     local command = "lua5.4 gen/main.lua " .. args.sku
         .. (args.only and (" --only '%s'"):format(args.only) or "")
         .. (args.sample and " --sample " .. args.sample or "")
@@ -209,7 +219,7 @@ local function main(args)
         print(("gen: SKU %s: %d kernels in %d shards, %d files changed")
             :format(args.sku, pack.kernels, #pack.shards, n))
     end
-    if args.sample or args.only then
+    if part then
         print(("gen: to compile them: ninja -f %s/%s/build.ninja"):format(out, args.sku))
     end
 end

@@ -39,11 +39,10 @@ end
 -- Generates and compiles a pack in the tree `root`, as far as it is not there: the whole SKU, or what
 -- options leave of it. Returns {root, shards ({fatbin, source, arch}), variants (by name of a kernel)}.
 function cuda.pack(root, sku, options)
-    local out = "generated" .. (options and "/" .. options:gsub("%W+", "_") or "")
-    local folder = out .. "/" .. sku
     local arguments = sku .. " " .. (options or "")
-    cuda.sh("cd '%s' && lua5.4 gen/main.lua %s --out %s && ninja --quiet -f %s/build.ninja", root, arguments, out,
-        folder)
+    local said = cuda.sh("cd '%s' && lua5.4 gen/main.lua %s", root, arguments)
+    local folder = said:match("ninja %-f (%S+)/build.ninja\n") or "generated/" .. sku
+    cuda.sh("cd '%s' && ninja --quiet -f %s/build.ninja", root, folder)
     local pack = { root = root, shards = {}, variants = {} }
     for name in cuda.sh("ls '%s/%s/obj'", root, folder):gmatch("(%S+)%.fatbin") do
         table.insert(pack.shards, { fatbin = ("%s/%s/obj/%s.fatbin"):format(root, folder, name),

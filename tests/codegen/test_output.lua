@@ -150,6 +150,7 @@ function Output.test_wrong_command_lines_are_refused()
         { "tiny --limit x", "malformed argument 'x'" },
         { "tiny --limit 1", "2 variants, at most 1" },
         { "tiny --only nothing*", "gen: SKU tiny has no variant like 'nothing*'" },
+        { "tiny --sample tightest", "gen: SKU tiny has ar_w1_f32_h0_os_cpu_flag_scalar_u1_ca: what registers" },
         { "tiny --explain ar_w9", "gen: 'ar_w9' is no variant: world is \"w9\"" },
         { "tiny --source ar_w1", "gen: SKU tiny has no variant 'ar_w1'" },
     }
@@ -192,6 +193,18 @@ function Output.test_only_writes_some_variants_elsewhere()
     luaunit.assertStrContains(only["src/w2_f32_cpu_scalar.c"], "1 of 1: ar_w2_f32_h0_ts_")
     luaunit.assertStrContains(only["src/w2_f32_cpu_scalar.c"], "tiny --only 'ar_w2_*_t?_*'")
     luaunit.assertNil(only["src/w1_f32_cpu_scalar.c"])
+end
+
+function Output.test_what_is_not_the_whole_pack_is_never_in_its_place()
+    local root = tree_with()
+    for options, folder in pairs { [""] = "", ["--only 'ar_w2_*'"] = "only/", ["--sample smallest"] = "smallest/" } do
+        local out, code = helper.gen(root, "tiny --out mine/packs " .. options)
+        luaunit.assertEquals(code, 0, out)
+        local build = ("mine/packs/%stiny/build.ninja"):format(folder)
+        luaunit.assertStrContains(files.read(root .. "/" .. build), folder .. "tiny/librankfold_tiny.a")
+        luaunit.assertEquals(out:match("to compile them: ninja %-f (%S+)\n"), options ~= "" and build or nil)
+    end
+    luaunit.assertNil(lfs.attributes(root .. "/generated/tiny"))
 end
 
 function Output.test_a_sample_is_written_elsewhere()
