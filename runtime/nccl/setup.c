@@ -1,6 +1,8 @@
 /* Making the comm behind an NCCL communicator, and its end. Every step is a collective with one
  * verdict, so that all ranks end with a comm of ours or none does. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,6 +109,25 @@ static int on_cpu(void)
     return backend && !strcmp(backend, "cpu");
 }
 
+/* ---- what came with it ---- */
+
+/* The shipped decisions, beside this library, as it was installed or as it was built; NULL = none.
+ */
+static const char *shipped_database(char out[PATH_MAX])
+{
+    static const char *const places[] = {"shipped.db", "../share/rankfold/shipped.db",
+                                         "../../share/rankfold/shipped.db", "../../shipped.db"};
+    Dl_info self;
+    const char *slash = dladdr((const void *)places, &self) ? strrchr(self.dli_fname, '/') : NULL;
+    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
+        int n = snprintf(out, PATH_MAX, "%.*s/%s", (int)(slash - self.dli_fname), self.dli_fname,
+                         places[i]);
+        if (n < PATH_MAX && access(out, R_OK) == 0)
+            return out;
+    }
+    return NULL;
+}
+
 /* ---- the comm ---- */
 
 static void log_line(void *ctx, int level, const char *line)
@@ -117,7 +138,7 @@ static void log_line(void *ctx, int level, const char *line)
 
 static rf_result create(rfi_entry *e, int world, int rank, rf_error *err)
 {
-    char name[32];
+    char name[32], shipped[PATH_MAX];
     rf_bootstrap boot;
     const rf_backend_kind kind = on_cpu() ? RF_BACKEND_CPU : RF_BACKEND_CUDA;
     const rf_pack *packs[] = {rfi_shim_pack(kind)};
@@ -131,7 +152,7 @@ static rf_result create(rfi_entry *e, int world, int rank, rf_error *err)
     config.log = log_line;
     rfi_nccl_real()->ncclCommCuDevice(e->key, &config.device);
     if (rank == 0)
-        rf_store_open(NULL, NULL, 0, &e->store, NULL);
+        rf_store_open(NULL, shipped_database(shipped), 0, &e->store, NULL);
     config.store = e->store;
     snprintf(name, sizeof name, "nccl-%016llx", (unsigned long long)e->name);
     rf_result bad = rf_bootstrap_socket(name, rank, world, &boot, err);
