@@ -525,6 +525,7 @@ typedef struct rf_tune_options {
 
 typedef struct rf_tune_summary {
     uint32_t shapes, warm; /* warm: answered from the database, nothing measured */
+    uint32_t unmatched;    /* shapes for which nothing that may run passes variant_filter */
     uint32_t measured, wrong, timeout, infeasible; /* candidates by outcome */
     double seconds;
 } rf_tune_summary;

@@ -131,8 +131,10 @@ static rf_result run(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
     rf_error late = {0};
     rf_result verdict = RF_OK;
     s->summary.shapes = (uint32_t)s->n;
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->n; i++) {
         s->summary.warm += (uint32_t)sweeps[i].warm;
+        s->summary.unmatched += (uint32_t)sweeps[i].unmatched;
+    }
     if (s->summary.warm < s->n) {
         if ((verdict = begin_campaign(s, err)) != RF_OK)
             return verdict;

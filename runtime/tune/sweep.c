@@ -88,6 +88,20 @@ static int is_warm(const rfi_session *s, const rf_shape *shape, const rfi_key *k
            (d.baseline_ns > 0 || !rfi_has_baseline(s->comm));
 }
 
+/* Of what passed the filter: may any run? Else it is said, alike for shapes that differ in rows. */
+static int is_matched(const rfi_session *s, const rf_shape *shape, const rfi_tune_candidate *list,
+                      size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!list[i].refusal)
+            return 1;
+    rfi_log(s->comm, 1, "tune: %s for %s, hidden %llu, matches '%.60s'%s%s",
+            n ? "nothing that runs" : "no variant", rf_dtype_name(shape->dtype),
+            (unsigned long long)shape->hidden, s->options.variant_filter, n ? ": " : "",
+            n ? list[0].refusal : "");
+    return 0;
+}
+
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err)
 {
     rfi_sweep w = {.session = s, .shape = shape, .key = key_of(s, &s->shapes[shape])};
@@ -101,8 +115,7 @@ rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_erro
         rfi_candidates(s->comm, &s->shapes[shape], s->options.variant_filter, &list, &w.n, err);
     if (rc != RF_OK)
         return rc;
-    if (!w.n && s->options.variant_filter)
-        rfi_log(s->comm, 1, "tune: no variant for this matches '%.60s'", s->options.variant_filter);
+    w.unmatched = s->options.variant_filter && !is_matched(s, &s->shapes[shape], list, w.n);
     w.trials = calloc(w.n + 1, sizeof *w.trials);
     w.samples = calloc(w.n * s->options.rounds + 1, sizeof *w.samples);
     if (!w.trials || !w.samples) {

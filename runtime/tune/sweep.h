@@ -30,6 +30,7 @@ typedef struct rfi_sweep {
     uint32_t shape; /* index */
     rfi_key key;
     int warm;               /* the store answers; no trials then */
+    int unmatched;          /* the filter leaves nothing that may run */
     int finished;           /* the store holds it completely and decides by it */
     rfi_tune_trial *trials; /* refused candidates are settled as infeasible */
     size_t n, missing;      /* trials; those that have to be run */

@@ -697,6 +697,27 @@ static void test_a_poisoned_channel_is_no_candidates_fault(void **state)
     RANKS_ASSERT(ranks_run(2, poisoned, NULL, NULL));
 }
 
+static void filtered(int rank, int world, void *arg)
+{
+    static const struct {
+        const char *filter;
+        uint32_t unmatched;
+    } rows[] = {{"kernel_good", 0}, {"nothing*", 1}, {"kernel_dependent", 1} /* not admitted */};
+    rank_comm c = open_comm(rank, world, arg);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rf_tune_options o = options(rows[i].filter);
+        rf_tune_summary s = tune(&c, &small, 1, &o);
+        RANK_CHECK(s.unmatched == rows[i].unmatched, "%s: %u", rows[i].filter, s.unmatched);
+    }
+    close_comm(&c);
+}
+
+static void test_a_filter_that_leaves_nothing_is_counted(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, filtered, NULL, NULL));
+}
+
 static void too_large_on_one(int rank, int world, void *arg)
 {
     rank_comm c = open_comm(rank, world, NULL);
@@ -833,6 +854,7 @@ int main(void)
         cmocka_unit_test(test_a_store_for_reading_leaves_all_as_it_was),
         cmocka_unit_test(test_a_poisoned_channel_is_no_candidates_fault),
         cmocka_unit_test(test_ranks_that_differ_are_told),
+        cmocka_unit_test(test_a_filter_that_leaves_nothing_is_counted),
         cmocka_unit_test(test_a_bad_argument_on_one_rank_is_an_error_on_all),
         cmocka_unit_test(test_no_shapes_is_fine),
         cmocka_unit_test(test_a_session_of_another_comm_changes_nothing_here),
