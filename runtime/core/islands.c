@@ -155,10 +155,10 @@ static int settle(const uint8_t *island, int world, const char *source, rf_islan
     int size[RF_MAX_WORLD], at[2] = {0, world / 2};
     int n = count_islands(island, world, size);
     if (n != 2)
-        snprintf(out->reason, sizeof out->reason, "%s: %d islands, expected 2", source, n);
+        snprintf(out->reason, sizeof out->reason, "%s: expected 2 islands, found %d", source, n);
     else if (size[0] != size[1])
-        snprintf(out->reason, sizeof out->reason, "%s: islands of %d and %d ranks", source, size[0],
-                 size[1]);
+        snprintf(out->reason, sizeof out->reason, "%s: expected equal islands, found %d and %d",
+                 source, size[0], size[1]);
     else
         out->on = 1;
     for (int r = 0; out->on && r < world; r++)
@@ -168,19 +168,20 @@ static int settle(const uint8_t *island, int world, const char *source, rf_islan
     return n;
 }
 
-static int can_be_parted(int world, rf_islands_info *out)
+/* Else says so, behind `source`. */
+static int can_be_parted(int world, const char *source, rf_islands_info *out)
 {
     *out = (rf_islands_info){0};
     if (world >= 4 && world % 2 == 0)
         return 1;
-    snprintf(out->reason, sizeof out->reason, "a world of %d is not parted, one of 4, 6 or 8 is",
-             world);
+    snprintf(out->reason, sizeof out->reason, "%sa world of %d is not parted, one of 4, 6 or 8 is",
+             source, world);
     return 0;
 }
 
 void rfi_islands_from_file(const rfi_topology *topology, int world, rf_islands_info *out)
 {
-    if (!can_be_parted(world, out))
+    if (!can_be_parted(world, "RANKFOLD_TOPOLOGY is not used: ", out))
         return;
     if (topology->ranks == world)
         settle(topology->island, world, "RANKFOLD_TOPOLOGY", out);
@@ -220,7 +221,7 @@ void rfi_islands_from_links(uint8_t distance[RF_MAX_WORLD][RF_MAX_WORLD], int wo
                             rf_islands_info *out)
 {
     uint8_t island[RF_MAX_WORLD];
-    if (!can_be_parted(world, out))
+    if (!can_be_parted(world, "", out))
         return;
     for (int a = 0; a < world; a++)
         for (int b = 0; b < world; b++)

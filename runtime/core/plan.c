@@ -267,7 +267,7 @@ static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t 
     if (warning)
         rfi_log(comm, 1, "%s", warning);
     if (unmeasured)
-        rfi_log(comm, 2, "%zu of %zu shapes are not measured here: rankfold tune measures them",
+        rfi_log(comm, 2, "shapes not measured here: %zu of %zu; rankfold tune measures them",
                 unmeasured, n);
     return RF_OK;
 }

@@ -62,7 +62,7 @@ static rf_result check_decisions(rfi_db *db, rf_error *err)
         return rfi_db_fail(db->handle, db->path, rc, "read", err);
     if (changed || (uint64_t)stored != rows)
         return rfi_fail(err, RF_E_DB_CORRUPT, -1, "database",
-                        "%.200s: the facts give %llu decisions, the file has %lld, and %llu keys "
+                        "%.200s: of decisions the facts give %llu, the file has %lld, and %llu "
                         "differ; run `rankfold db fold`",
                         db->path, (unsigned long long)rows, (long long)stored,
                         (unsigned long long)changed);

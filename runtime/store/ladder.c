@@ -156,16 +156,21 @@ __attribute__((format(printf, 3, 4))) static void put(char *line, size_t size, c
     va_end(args);
 }
 
+static const char *name_of(rfi_list list, unsigned code)
+{
+    const char *name = rfi_name(list, code);
+    return name ? name : "?";
+}
+
 /* The command that would measure this very shape. */
 #define ADVICE 160
 static void advise(const rfi_key *key, char out[ADVICE])
 {
-    const char *dtype = rf_dtype_name((rf_dtype)key->dtype);
-    const char *admits = rfi_name(RFI_ADMITS, key->admits);
     snprintf(out, ADVICE, "; run `rankfold tune -n %u%s%s%s --shapes %s:%" PRIu64 "x%" PRIu64 "%s`",
              key->world, strncmp(key->arch, "cuda/", 5) ? "" : " --backend cuda",
-             key->admits ? " --admit " : "", admits ? admits : "", dtype ? dtype : "?", key->rows,
-             key->hidden, key->mode == RF_GRAPH ? ":graph" : "");
+             key->admits ? " --admit " : "", name_of(RFI_ADMITS, key->admits),
+             name_of(RFI_DTYPES, key->dtype), key->rows, key->hidden,
+             key->mode == RF_GRAPH ? ":graph" : "");
 }
 
 static void put_missing(const rfi_key *key, unsigned missing, char *line, size_t size)
@@ -336,7 +341,9 @@ void rfi_ladder_missed(const rfi_key *key, rfi_decision *out)
     out->rung = RF_RUNG_CLASS;
     out->bucket = rfi_bucket(key->bytes);
     advise(key, advice);
-    snprintf(out->reason, sizeof out->reason,
-             "nothing measured on this hardware (%.16s) for %u ranks at a like size%s", key->arch,
-             key->world, advice);
+    put(out->reason, sizeof out->reason,
+        "nothing measured on this hardware (%.16s) for op %s, dtype %s, mode %s, world %u at a "
+        "like size%s",
+        key->arch, name_of(RFI_OPS, key->op), name_of(RFI_DTYPES, key->dtype),
+        name_of(RFI_MODES, key->mode), key->world, advice);
 }

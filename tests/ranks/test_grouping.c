@@ -185,7 +185,7 @@ static void test_a_file_of_no_two_islands_only_says_so(void **state)
     (void)state;
     write_file(0, "0 0\n1 0\n2 0\n3 1\n");
     creation *c = plan_creation("");
-    c->reason = "RANKFOLD_TOPOLOGY: islands of 3 and 1 ranks";
+    c->reason = "RANKFOLD_TOPOLOGY: expected equal islands, found 3 and 1";
     for_all(c, 0);
     all_create(c);
 }

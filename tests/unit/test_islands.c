@@ -174,12 +174,18 @@ static void test_groupings_of_files(void **state)
         {{4, {9, 3, 3, 9}}, 4, "0,3|1,2", "RANKFOLD_TOPOLOGY"},
         {{6, {0, 1, 0, 1, 1, 0}}, 6, "0,2,5|1,3,4", "RANKFOLD_TOPOLOGY"},
         {{8, {0, 1, 0, 1, 0, 1, 0, 1}}, 8, "0,2,4,6|1,3,5,7", "RANKFOLD_TOPOLOGY"},
-        {{4, {0, 0, 0, 1}}, 4, "", "RANKFOLD_TOPOLOGY: islands of 3 and 1 ranks"},
-        {{4, {0, 0, 0, 0}}, 4, "", "RANKFOLD_TOPOLOGY: 1 islands, expected 2"},
-        {{4, {0, 1, 2, 1}}, 4, "", "RANKFOLD_TOPOLOGY: 3 islands, expected 2"},
+        {{4, {0, 0, 0, 1}}, 4, "", "RANKFOLD_TOPOLOGY: expected equal islands, found 3 and 1"},
+        {{4, {0, 0, 0, 0}}, 4, "", "RANKFOLD_TOPOLOGY: expected 2 islands, found 1"},
+        {{4, {0, 1, 2, 1}}, 4, "", "RANKFOLD_TOPOLOGY: expected 2 islands, found 3"},
         {{8, {0}}, 4, "", "RANKFOLD_TOPOLOGY: for a world of 8, this is one of 4"},
-        {{2, {0, 1}}, 2, "", "a world of 2 is not parted, one of 4, 6 or 8 is"},
-        {{5, {0, 0, 0, 1, 1}}, 5, "", "a world of 5 is not parted, one of 4, 6 or 8 is"},
+        {{2, {0, 1}},
+         2,
+         "",
+         "RANKFOLD_TOPOLOGY is not used: a world of 2 is not parted, one of 4, 6 or 8 is"},
+        {{5, {0, 0, 0, 1, 1}},
+         5,
+         "",
+         "RANKFOLD_TOPOLOGY is not used: a world of 5 is not parted, one of 4, 6 or 8 is"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rf_islands_info islands;
@@ -207,7 +213,7 @@ static void test_groupings_of_links(void **state)
          "links"},
         {6, {"-44666", "4-4666", "44-666", "666-44", "6664-4", "66644-"}, "0,1,2|3,4,5", "links"},
         {4, {"-222", "2-22", "22-2", "222-"}, "", "all ranks are equally near"},
-        {4, {"-336", "3-36", "33-6", "666-"}, "", "links: islands of 3 and 1 ranks"},
+        {4, {"-336", "3-36", "33-6", "666-"}, "", "links: expected equal islands, found 3 and 1"},
         /* 0 and 1 are near each other by way of 2 only */
         {6, {"-93999", "9-3999", "33-999", "999-33", "9993-3", "99933-"}, "0,1,2|3,4,5", "links"},
         /* pairs that are all as far from each other */
@@ -215,7 +221,7 @@ static void test_groupings_of_links(void **state)
          {"-2666666", "2-666666", "66-26666", "662-6666", "6666-266", "66662-66", "666666-2",
           "6666662-"},
          "",
-         "links: 4 islands, expected 2"},
+         "links: expected 2 islands, found 4"},
         /* a chain is one island */
         {4, {"-266", "2-26", "62-2", "662-"}, "", "links: those that are near join all ranks"},
         {4, {"-355", "3-05", "50-3", "553-"}, "", "how near ranks 1 and 2 are is not known"},
