@@ -65,24 +65,23 @@ static double gigabytes_per_second(const rf_shape *s, double us)
 
 static void print_head(int world)
 {
-    printf("%d ranks; us per call: median over rounds of the slowest rank; A/A: the same timed "
+    printf("%d rank%s; us per call: median over rounds of the slowest rank; A/A: the same timed "
            "twice\n\n",
-           world);
+           world, rf_cli_s((uint64_t)world));
     printf("%s  %-22s %9s %10s %10s %10s %8s %6s  %s%s\n", rf_cli_style_of(RF_CLI_BOLD), "shape",
            "size", "median", "p10", "p90", "GB/s", "A/A", "variant", rf_cli_style_of(RF_CLI_PLAIN));
 }
 
 static void print_row(const rf_comm *comm, const rf_shape *s, const result *r)
 {
-    char shape[RF_CLI_SHAPE], bytes[24];
+    char shape[RF_CLI_SHAPE], bytes[24], text[RF_CLI_PLAN];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
-    printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s, %u %s%s%s%s%s\n",
+    printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s%s%s%s%s\n",
            rf_cli_mark(r->verdict == RF_OK), rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), r->median, r->p10, r->p90,
-           gigabytes_per_second(s, r->median), r->noise * 100, plan.variant, plan.grid,
-           rf_cli_grid_unit(plan.variant), rf_cli_style_of(RF_CLI_DIM),
-           plan.rung == RF_RUNG_EXACT ? "" : ", ",
+           gigabytes_per_second(s, r->median), r->noise * 100, rf_cli_plan_text(&plan, text),
+           rf_cli_style_of(RF_CLI_DIM), plan.rung == RF_RUNG_EXACT ? "" : ", ",
            plan.rung == RF_RUNG_EXACT ? "" : rf_rung_text(plan.rung),
            rf_cli_style_of(RF_CLI_PLAIN));
     fflush(stdout);

@@ -95,6 +95,9 @@ void rf_cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* The same for a library error; returns RF_CLI_FAILURE. */
 int rf_cli_failed(const char *what, const rf_error *err);
 
+/* What makes a noun plural: "" for 1, else "s". */
+const char *rf_cli_s(uint64_t n);
+
 /* At the end of a process: the exit code, or RF_CLI_FAILURE (said) if stdout could not be written.
  */
 int rf_cli_finish(int code);
@@ -205,7 +208,10 @@ typedef struct rf_cli_pack {
 extern const rf_cli_pack rf_cli_packs[];
 extern const size_t rf_cli_n_packs;
 
-/* What a plan's grid counts, by the variant's name: "KiB steps" or "blocks". */
-const char *rf_cli_grid_unit(const char *variant);
+/* What a grid counts, by the variant's name: "KiB steps" or "blocks". */
+const char *rf_cli_grid_unit(const char *variant, uint32_t grid);
+/* "VARIANT, 16 KiB steps", or that it is the caller's own collective. */
+#define RF_CLI_PLAN 128
+const char *rf_cli_plan_text(const rf_plan_info *plan, char out[RF_CLI_PLAN]);
 
 #endif

@@ -36,9 +36,19 @@ static const char *shipped_database(void)
     return NULL;
 }
 
-const char *rf_cli_grid_unit(const char *variant)
+const char *rf_cli_grid_unit(const char *variant, uint32_t grid)
 {
-    return strstr(variant, "_cpu_") ? "KiB steps" : "blocks";
+    return strstr(variant, "_cpu_") ? "KiB steps" : grid == 1 ? "block" : "blocks";
+}
+
+const char *rf_cli_plan_text(const rf_plan_info *plan, char out[RF_CLI_PLAN])
+{
+    if (plan->fallback)
+        snprintf(out, RF_CLI_PLAN, "the caller's own collective");
+    else
+        snprintf(out, RF_CLI_PLAN, "%s, %u %s", plan->variant, plan->grid,
+                 rf_cli_grid_unit(plan->variant, plan->grid));
+    return out;
 }
 
 static size_t packs_of(rf_backend_kind backend, const rf_pack *packs[MAX_PACKS])

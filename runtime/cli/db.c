@@ -190,7 +190,7 @@ static int db_merge(int argc, char **argv)
         if (result)
             code = rf_cli_failed("db merge", &err);
         else
-            printf("%s: %llu new facts\n", a.rest[i], (unsigned long long)added);
+            printf("%s: %llu new fact%s\n", a.rest[i], (unsigned long long)added, rf_cli_s(added));
     }
     rfi_db_close(&into);
     return code;
@@ -271,7 +271,7 @@ static int db_import(int argc, char **argv)
         else if (rfi_db_import(&db, a.rest[i], text, bytes, &added, &err))
             code = rf_cli_failed("db import", &err);
         else
-            printf("%s: %llu new facts\n", a.rest[i], (unsigned long long)added);
+            printf("%s: %llu new fact%s\n", a.rest[i], (unsigned long long)added, rf_cli_s(added));
         free(text);
     }
     rfi_db_close(&db);

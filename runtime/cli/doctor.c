@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -103,9 +104,9 @@ static int check_packs(const job *j, char *out)
             snprintf(out, FINDING, "pack %zu is empty or does not fit this runtime", p);
             return 0;
         }
-        used +=
-            (size_t)snprintf(out + used, FINDING - used, "%s%s: %zu variants, %s", p ? "; " : "",
-                             v.sku, rf_pack_count(rf_cli_packs[p].pack), v.toolchain);
+        size_t n = rf_pack_count(rf_cli_packs[p].pack);
+        used += (size_t)snprintf(out + used, FINDING - used, "%s%s: %zu variant%s, %s",
+                                 p ? "; " : "", v.sku, n, rf_cli_s(n), v.toolchain);
     }
     return 1;
 }
@@ -121,15 +122,19 @@ static int check_database(const job *j, char *out)
 {
     rfi_db db;
     rf_error err = {0};
+    static const char *const counted[] = {"session", "measurement", "decision"};
     int counts[3] = {0};
+    size_t used;
     rf_result rc = rf_cli_db_open(j->setup.db, &db, &err);
     if (rc == RF_OK) {
         rc = rfi_db_query(&db,
                           "SELECT (SELECT count(*) FROM campaign), (SELECT count(*) FROM "
                           "measurement), (SELECT count(*) FROM decision)",
                           0, NULL, count_row, counts, &err);
-        snprintf(out, FINDING, "%s: %d sessions, %d measurements, %d decisions", db.path, counts[0],
-                 counts[1], counts[2]);
+        used = (size_t)snprintf(out, FINDING, "%s: ", db.path);
+        for (int i = 0; i < 3 && used < FINDING; i++)
+            used += (size_t)snprintf(out + used, FINDING - used, "%s%d %s%s", i ? ", " : "",
+                                     counts[i], counted[i], rf_cli_s((uint64_t)counts[i]));
         rfi_db_close(&db);
     }
     if (rc != RF_OK)
@@ -171,14 +176,13 @@ static int check_here(const job *j)
 
 static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict)
 {
-    char shape[RF_CLI_SHAPE], bytes[24];
+    char shape[RF_CLI_SHAPE], bytes[24], text[RF_CLI_PLAN];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     rf_cli_defuse(plan.reason);
-    printf("%s   %-18s %8s  %s, %u %s\n%14s%s%s%s\n", rf_cli_mark(verdict == RF_OK),
+    printf("%s   %-18s %8s  %s\n%14s%s%s%s\n", rf_cli_mark(verdict == RF_OK),
            rf_cli_shape_text(s, shape), rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes),
-           plan.fallback ? "the caller's own collective" : plan.variant, plan.grid,
-           rf_cli_grid_unit(plan.variant), "", rf_cli_style_of(RF_CLI_DIM),
+           rf_cli_plan_text(&plan, text), "", rf_cli_style_of(RF_CLI_DIM),
            verdict == RF_OK ? plan.reason : rf_strerror(verdict), rf_cli_style_of(RF_CLI_PLAIN));
 }
 
@@ -203,14 +207,15 @@ static void print_transports(const rf_comm *comm)
     }
 }
 
-/* To have none is no fault. */
+/* To have none is no fault; where there cannot be any it is only said of a file. */
 static void print_islands(const rf_comm *comm)
 {
     rf_islands_info islands;
     char finding[FINDING];
     size_t used = 0;
     int world = rf_comm_world(comm);
-    if (world < 4 || rf_islands_query(comm, &islands) != RF_OK)
+    const char *file = getenv("RANKFOLD_TOPOLOGY");
+    if ((world < 4 && !(file && *file)) || rf_islands_query(comm, &islands) != RF_OK)
         return;
     for (int i = 0; islands.on && i < world; i++)
         used += (size_t)snprintf(finding + used, sizeof finding - used, "%u%s", islands.order[i],
@@ -245,7 +250,7 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     if (boot->rank == 0) {
         print_transports(c.comm);
         print_islands(c.comm);
-        printf("%s %-9s %d ranks see each other; what would be used, and why:\n", rf_cli_mark(1),
+        printf("%s %-9s %d, all see each other; what would be used, and why:\n", rf_cli_mark(1),
                "ranks", boot->world);
     }
     int code = RF_CLI_OK;

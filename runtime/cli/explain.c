@@ -49,7 +49,8 @@ static void print_candidate(void *ctx, sqlite3_stmt *row)
         l->hidden++;
         return;
     }
-    printf("  %-48s %5d %s  ", variant, sqlite3_column_int(row, 1), rf_cli_grid_unit(variant));
+    uint32_t grid = (uint32_t)sqlite3_column_int(row, 1);
+    printf("  %-48s %5u %-6s  ", variant, grid, rf_cli_grid_unit(variant, grid));
     if (median > 0)
         printf("%10.2f us  +-%-8.2f %5.2fx", median, sqlite3_column_double(row, 5),
                l->best > 0 ? median / l->best : 1);
@@ -86,20 +87,20 @@ static int print_candidates(const job *j, int world)
     if (l.shown + l.hidden == 0)
         puts("\nno candidate was measured at exactly this shape");
     if (l.hidden)
-        printf("  and %u that were dropped or failed (--all shows them)\n", l.hidden);
+        printf("  and %u more, dropped or failed (--all shows them)\n", l.hidden);
     return RF_CLI_OK;
 }
 
 static void print_plan(const rf_comm *comm, const rf_shape *s)
 {
-    char shape[RF_CLI_SHAPE], bytes[24];
+    char shape[RF_CLI_SHAPE], bytes[24], text[RF_CLI_PLAN];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
-    printf("%s, %s, %d ranks\n", rf_cli_shape_text(s, shape),
-           rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), rf_comm_world(comm));
-    printf("  plan    %s%s%s, %u %s\n", rf_cli_style_of(RF_CLI_BOLD),
-           plan.fallback ? "fall back to the caller's own collective" : plan.variant,
-           rf_cli_style_of(RF_CLI_PLAIN), plan.grid, rf_cli_grid_unit(plan.variant));
+    int world = rf_comm_world(comm);
+    printf("%s, %s, %d rank%s\n", rf_cli_shape_text(s, shape),
+           rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), world, rf_cli_s((uint64_t)world));
+    printf("  plan    %s%s%s\n", rf_cli_style_of(RF_CLI_BOLD), rf_cli_plan_text(&plan, text),
+           rf_cli_style_of(RF_CLI_PLAIN));
     printf("  rung    %d: %s\n", (int)plan.rung, rf_rung_text(plan.rung));
     rf_cli_defuse(plan.reason);
     printf("  reason  %s\n", plan.reason);

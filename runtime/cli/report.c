@@ -186,8 +186,8 @@ static int write_script(report *r, const chart *c, const points *p, int number)
     const char *comma = "";
     for (int w = 1; w <= MAX_WORLD; w++)
         if (p->counts[w]) {
-            fprintf(f, "%s'world%d' using 1:%s with linespoints linewidth 2 title '%d %s'", comma,
-                    w, c->quantity, w, w == 1 ? "rank" : "ranks");
+            fprintf(f, "%s'world%d' using 1:%s with linespoints linewidth 2 title '%d rank%s'",
+                    comma, w, c->quantity, w, rf_cli_s((uint64_t)w));
             comma = ", ";
         }
     fputc('\n', f);

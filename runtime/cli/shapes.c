@@ -191,7 +191,7 @@ static int product(rf_cli_shapes *s)
                     uint64_t width = s->bytes ? bytes.at[h] / rf_dtype_size(t) : hidden.at[h];
                     rf_shape shape = {RF_ALL_REDUCE, t, (rf_mode)mode.at[m], rows.at[r], width};
                     if (width == 0)
-                        rf_cli_error("--bytes: %llu bytes are less than one %s",
+                        rf_cli_error("--bytes %llu: expected at least one %s",
                                      (unsigned long long)bytes.at[h], rf_dtype_name(t));
                     if (width == 0 || !add(s, &shape))
                         return 0;

@@ -43,6 +43,11 @@ int rf_cli_failed(const char *what, const rf_error *err)
     return RF_CLI_FAILURE;
 }
 
+const char *rf_cli_s(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 int rf_cli_finish(int code)
 {
     int bad = ferror(stdout) | fflush(stdout);

@@ -10,7 +10,7 @@ typedef struct job {
 
 static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict)
 {
-    char shape[RF_CLI_SHAPE], bytes[24];
+    char shape[RF_CLI_SHAPE], bytes[24], text[RF_CLI_PLAN];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s %-22s %9s  ", rf_cli_mark(verdict == RF_OK), rf_cli_shape_text(s, shape),
@@ -19,8 +19,7 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
         printf("%9.2f us", plan.median_us);
     else
         printf("%12s", "-");
-    printf("  %s, %u %s", plan.fallback ? "the baseline" : plan.variant, plan.grid,
-           rf_cli_grid_unit(plan.variant));
+    printf("  %s", rf_cli_plan_text(&plan, text));
     if (verdict != RF_OK)
         printf("  %s%s%s", rf_cli_style_of(RF_CLI_BAD), rf_strerror(verdict),
                rf_cli_style_of(RF_CLI_PLAIN));
@@ -52,16 +51,23 @@ static int verify(const rf_cli_comm *c, const rf_cli_shapes *shapes)
 
 static void print_summary(const rf_tune_summary *s, int world)
 {
-    printf("%u shapes for %d ranks in %.1f s: ", s->shapes, world, s->seconds);
+    printf("%u shape%s for %d rank%s in %.1f s: ", s->shapes, rf_cli_s(s->shapes), world,
+           rf_cli_s((uint64_t)world), s->seconds);
     if (s->warm == s->shapes)
         printf("all known, nothing measured");
     else
-        printf("%u known, %u candidates measured", s->warm, s->measured);
+        printf("%u known, %u candidate%s measured", s->warm, s->measured, rf_cli_s(s->measured));
     if (s->wrong || s->timeout)
         printf(", %u wrong, %u timed out twice", s->wrong, s->timeout);
     if (s->timeout)
         fputs(" (--force tries them again)", stdout);
     puts("");
+}
+
+/* Of the shapes that had to be measured there was none to which --variants left anything. */
+static int is_in_vain(const rf_tune_summary *s)
+{
+    return s->unmatched && s->unmatched == s->shapes - s->warm;
 }
 
 static int rank(const rf_bootstrap *boot, void *ctx)
@@ -89,7 +95,13 @@ static int rank(const rf_bootstrap *boot, void *ctx)
         code = wrong ? wrong : code;
     }
     rf_cli_comm_close(&c, code == RF_CLI_OK || db_lost);
-    return code;
+    if (!is_in_vain(&summary))
+        return code;
+    if (boot->rank == 0)
+        rf_cli_error("tune: nothing was measured: --variants '%s' leaves nothing that may run; "
+                     "`rankfold variants` lists the names",
+                     j->options.variant_filter);
+    return RF_CLI_FAILURE;
 }
 
 int rf_cli_tune(int argc, char **argv)
@@ -107,7 +119,7 @@ int rf_cli_tune(int argc, char **argv)
          "for the whole session: 90, 500ms, 2m (default 60)"},
         {"rounds", 0, "N", RF_CLI_ROUNDS, &j.options.rounds, "interleaved rounds (default 7)"},
         {"variants", 0, "GLOB", RF_CLI_TEXT, &j.options.variant_filter,
-         "only variants whose name matches"},
+         "only variants whose names match (* and ?); if that leaves none, exit code 1"},
         {"seed", 0, "N", RF_CLI_NUMBER, &j.options.seed, "order and data (default: random)"},
         {"force", 'f', NULL, RF_CLI_FLAG, &force, "measure again what is known already"},
     };

@@ -10,8 +10,9 @@ static int wanted(const rf_variant_info *v, const char *glob, uint64_t world)
 
 static void print_text(const rf_variant_info *v)
 {
-    printf("%-48s %d ranks %-5s hidden %-6llu %s%s\n", v->name, v->world, rf_dtype_name(v->dtype),
-           (unsigned long long)v->hidden, v->hash, v->reassoc || v->lossy ? "  opt-in" : "");
+    printf("%-48s %d rank%-1s %-5s hidden %-6llu %s%s\n", v->name, v->world,
+           rf_cli_s((uint64_t)v->world), rf_dtype_name(v->dtype), (unsigned long long)v->hidden,
+           v->hash, v->reassoc || v->lossy ? "  opt-in" : "");
 }
 
 static void print_json(const rf_variant_info *v, int first)
