@@ -8,24 +8,36 @@ static int wanted(const rf_variant_info *v, const char *glob, uint64_t world)
     return (!glob || fnmatch(glob, v->name, 0) == 0) && (!world || v->world == (int)world);
 }
 
+/* What --admit has to name for it to run: nothing, or a list. */
+#define ADMIT 32
+static const char *admit_text(const rf_variant_info *v, char out[ADMIT])
+{
+    snprintf(out, ADMIT, "%s%s%s", v->reassoc ? ",reassoc" : "", v->lossy ? ",lossy" : "",
+             v->dependent ? ",dependent" : "");
+    return *out ? out + 1 : out;
+}
+
 static void print_text(const rf_variant_info *v)
 {
-    printf("%-48s %d rank%-1s %-5s hidden %-6llu %s%s\n", v->name, v->world,
+    char text[ADMIT];
+    const char *admit = admit_text(v, text);
+    printf("%-48s %d rank%-1s %-5s hidden %-6llu %s%s%s\n", v->name, v->world,
            rf_cli_s((uint64_t)v->world), rf_dtype_name(v->dtype), (unsigned long long)v->hidden,
-           v->hash, v->reassoc || v->lossy ? "  opt-in" : "");
+           v->hash, *admit ? "  --admit " : "", admit);
 }
 
 static void print_json(const rf_variant_info *v, int first)
 {
+    char text[ADMIT];
     printf("%s\n  {\"name\": ", first ? "" : ",");
     rf_cli_json_string(v->name);
     printf(", \"hash\": \"%s\", \"sku\": ", v->hash);
     rf_cli_json_string(v->sku);
     printf(", \"world\": %d, \"dtype\": \"%s\", \"hidden\": %llu, \"algorithm\": \"%s\", "
            "\"transport\": \"%s\", \"wire\": \"%s\", \"isa\": \"%s\", \"copy\": \"%s\", "
-           "\"unroll\": %u}",
+           "\"unroll\": %u, \"admit\": \"%s\"}",
            v->world, rf_dtype_name(v->dtype), (unsigned long long)v->hidden, v->algorithm,
-           v->transport, v->wire, v->isa, v->copy, v->unroll);
+           v->transport, v->wire, v->isa, v->copy, v->unroll, admit_text(v, text));
 }
 
 static size_t list(const char *glob, uint64_t world, int json)

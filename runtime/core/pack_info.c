@@ -49,6 +49,7 @@ rf_result rf_pack_variant(const rf_pack *pack, size_t i, rf_variant_info *out)
         .unroll = v->unroll,
         .reassoc = (v->flags & RF_VARIANT_REASSOC) != 0,
         .lossy = (v->flags & RF_VARIANT_LOSSY) != 0,
+        .dependent = (v->flags & RF_VARIANT_DEPENDENT) != 0,
     };
     rfi_hex(v->hash, info.hash);
     *out = info;

@@ -222,7 +222,7 @@ typedef struct rf_variant_info {
     uint64_t hidden; /* 0 = any */
     const char *algorithm, *transport, *wire, *isa, *copy;
     unsigned unroll;
-    int reassoc, lossy; /* opt-in, see rf_config.flags */
+    int reassoc, lossy, dependent; /* opt-in, see rf_config.flags */
 } rf_variant_info;
 RF_API size_t rf_pack_count(const rf_pack *pack);
 RF_API rf_result rf_pack_variant(const rf_pack *pack, size_t i, rf_variant_info *out);

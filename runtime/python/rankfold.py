@@ -78,7 +78,7 @@ class rf_variant_info(ctypes.Structure):
         ("name", c_char_p), ("sku", c_char_p), ("toolchain", c_char_p), ("hash", c_char * 33), ("op", c_int),
         ("dtype", c_int), ("world", c_int), ("hidden", c_uint64), ("algorithm", c_char_p), ("transport", c_char_p),
         ("wire", c_char_p), ("isa", c_char_p), ("copy", c_char_p), ("unroll", c_uint), ("reassoc", c_int),
-        ("lossy", c_int),
+        ("lossy", c_int), ("dependent", c_int),
     ]
 
 

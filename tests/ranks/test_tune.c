@@ -293,6 +293,19 @@ static void check_call(const rank_comm *c)
         RANK_CHECK(out[i] == 2 * in[i], "element %d is %g", i, out[i]);
 }
 
+/* ---- what has to be admitted is told ---- */
+
+static void test_packs_tell_what_has_to_be_admitted(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < rf_pack_count(&fake_pack); i++) {
+        rf_variant_info v;
+        assert_int_equal(rf_pack_variant(&fake_pack, i, &v), RF_OK);
+        assert_int_equal(v.dependent, !strcmp(v.name, "kernel_dependent"));
+        assert_int_equal(v.reassoc + v.lossy, 0);
+    }
+}
+
 /* ---- the bad ones are excluded, the good one wins ---- */
 
 static void bad_candidates(int rank, int world, void *arg)
@@ -854,6 +867,7 @@ int main(void)
         cmocka_unit_test(test_a_store_for_reading_leaves_all_as_it_was),
         cmocka_unit_test(test_a_poisoned_channel_is_no_candidates_fault),
         cmocka_unit_test(test_ranks_that_differ_are_told),
+        cmocka_unit_test(test_packs_tell_what_has_to_be_admitted),
         cmocka_unit_test(test_a_filter_that_leaves_nothing_is_counted),
         cmocka_unit_test(test_a_bad_argument_on_one_rank_is_an_error_on_all),
         cmocka_unit_test(test_no_shapes_is_fine),
