@@ -167,10 +167,15 @@ static uint32_t calls_for(double sample_ns, double call_ns)
     return calls < CALLS_MIN ? CALLS_MIN : calls > CALLS_MAX ? CALLS_MAX : (uint32_t)calls;
 }
 
-static double median_so_far(const rfi_tune_trial *t, double *scratch)
+/* The median so far: of an even number the faster one in the middle, and with one sample the time
+ * of the check if that was faster, since a rank that was held up once makes no slow candidate. */
+static double guess(const rfi_tune_trial *t, double *scratch)
 {
+    if (t->n == 1)
+        return fmin(t->guess_ns, t->samples[0]);
     memcpy(scratch, t->samples, t->n * sizeof *scratch);
-    return rfi_stats_of(scratch, t->n).median;
+    rfi_stats_of(scratch, t->n); /* sorts it */
+    return scratch[(t->n - 1) / 2];
 }
 
 /* Every running candidate once; `field` are the `n` that were running. */
@@ -193,7 +198,7 @@ static rf_result round_of(run *r, rfi_tune_trial **field, size_t n, double sampl
         }
         t->samples[t->n++] = a.ns;
         t->order_index = (uint32_t)i;
-        t->guess_ns = median_so_far(t, scratch);
+        t->guess_ns = guess(t, scratch);
     }
     return RF_OK;
 }

@@ -61,6 +61,21 @@ static void kernel_hangs_when_measured(const rf_params *p)
     (calls++ == 4 ? kernel_hangs : honest)(p);
 }
 
+/* Once, when it is measured for the first time, by more than ten times the next. */
+static void kernel_is_late(const rf_params *p)
+{
+    static int calls;
+    usleep(calls < 4 ? 1000 : calls == 5 ? 400000 : 0);
+    calls++;
+    honest(p);
+}
+
+static void kernel_very_slow(const rf_params *p)
+{
+    usleep(10000);
+    honest(p);
+}
+
 static void kernel_slow(const rf_params *p)
 {
     usleep(3000);
@@ -115,6 +130,16 @@ static const rf_shard unsteady_shard = {
 static const rf_shard *const unsteady_shards[] = {&unsteady_shard};
 static const rf_pack unsteady_pack = {
     RF_ABI, sizeof(rf_pack), "unsteady", "cc", &rfi_abi_3, 1, 2, unsteady_shards,
+};
+
+static const rf_variant late[] = {
+    FAKE('l', kernel_is_late),
+    FAKE('v', kernel_very_slow),
+};
+static const rf_shard late_shard = {.name = "late", .world = 2, .n = 2, .variants = late};
+static const rf_shard *const late_shards[] = {&late_shard};
+static const rf_pack late_pack = {
+    RF_ABI, sizeof(rf_pack), "late", "cc", &rfi_abi_3, 1, 2, late_shards,
 };
 
 static void find_honest(void)
@@ -359,6 +384,24 @@ static void test_a_candidate_is_not_to_blame_for_a_rank_that_was_held_up(void **
 {
     (void)state;
     RANKS_ASSERT(ranks_run(2, held_up, NULL, NULL));
+}
+
+static void late_once(int rank, int world, void *arg)
+{
+    (void)arg;
+    comm_pack = &late_pack;
+    rank_comm c = open_comm(rank, world, "late");
+    rf_tune_options o = options(NULL);
+    tune(&c, &small, 1, &o);
+    rf_plan_info plan = plan_of(&c, &small);
+    RANK_CHECK(strcmp(plan.variant, "kernel_is_late") == 0, "%s", plan.variant);
+    close_comm(&c);
+}
+
+static void test_nor_is_it_slow_for_a_rank_that_was_late_once(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, late_once, NULL, NULL));
 }
 
 static void graph_mode(int rank, int world, void *arg)
@@ -854,6 +897,7 @@ int main(void)
         cmocka_unit_test(test_without_a_store_the_winner_is_used),
         cmocka_unit_test(test_ranks_may_be_threads),
         cmocka_unit_test(test_a_candidate_is_not_to_blame_for_a_rank_that_was_held_up),
+        cmocka_unit_test(test_nor_is_it_slow_for_a_rank_that_was_late_once),
         cmocka_unit_test(test_graph_shapes_are_measured_by_replay),
         cmocka_unit_test(test_plans_are_verified_and_timed),
         cmocka_unit_test(test_a_warm_database_answers_without_measuring),
