@@ -28,7 +28,7 @@ static rf_cpu_entry honest;
 
 static void kernel_slow(const rf_params *p)
 {
-    usleep(1500);
+    usleep(20000);
     honest(p);
 }
 
