@@ -17,6 +17,7 @@ bf16. Lines of the CSV: world,transport,column,bytes,contender,samples,median_us
 """
 import argparse
 import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -433,6 +434,7 @@ def load_shim(path):
     return lib
 
 
+@functools.lru_cache
 def load_flashinfer(path):
     lib = ctypes.CDLL(path)
     lib.fi_alloc.argtypes = [U64, P, ctypes.c_char_p]
@@ -611,9 +613,8 @@ def open_contenders(lib, world, args, shared):
         makers["sym1"] = lambda: Symmetric("one_shot_all_reduce_out", world, shared)
         makers["sym2"] = lambda: Symmetric("two_shot_all_reduce_", world, shared)
         if args.flashinfer and world.size in (2, 4):
-            flashinfer = load_flashinfer(args.flashinfer)
-            makers["fi"] = lambda: PcieIpc(flashinfer, world, shared)
-            makers["fi-ar"] = lambda: Custom(flashinfer, world, shared)
+            makers["fi"] = lambda: PcieIpc(load_flashinfer(args.flashinfer), world, shared)
+            makers["fi-ar"] = lambda: Custom(load_flashinfer(args.flashinfer), world, shared)
     try:
         contenders = open_ours(lib, world, args, shared)
     except RuntimeError as error:
