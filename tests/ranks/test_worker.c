@@ -120,6 +120,14 @@ static void kernel_takes_notes(const rf_params *p)
     noted.deadline_ms = p->deadline_ns / 1000000;
 }
 
+static void kernel_hangs(const rf_params *p)
+{
+    rf_region *peer = (rf_region *)p->peer[1 - p->rank];
+    rf_params hurried = *p;
+    hurried.deadline_ns = 20000000;
+    p->host->wait(&hurried, 1 - p->rank, &peer->arrive, UINT64_MAX, RF_STEP_ARRIVE);
+}
+
 #define NAP_US 1000
 
 static void kernel_naps(const rf_params *p)
@@ -140,14 +148,15 @@ static void kernel_naps(const rf_params *p)
     X(kernel_rounds_once_more, DIFFERS)                                                            \
     X(kernel_changes_its_input, "changed its input at element 3 of 256")                           \
     X(kernel_writes_behind, "wrote behind the output, element 256 of 256")
-#define GOOD(X)                                                                                    \
+#define OTHERS(X)                                                                                  \
+    X(kernel_hangs, "")                                                                            \
     X(kernel_takes_notes, "")                                                                      \
     X(kernel_naps, "")
 
 /* Which one it is. */
 enum {
 #define RF_X(kernel, text) NTH_##kernel,
-    FAULTS(RF_X) GOOD(RF_X)
+    FAULTS(RF_X) OTHERS(RF_X)
 #undef RF_X
         N_KERNELS
 };
@@ -163,7 +172,7 @@ static const struct kernel {
       .unroll = 1,                                                                                 \
       .entry = kernel},                                                                            \
      text},
-    FAULTS(RF_X) GOOD(RF_X)
+    FAULTS(RF_X) OTHERS(RF_X)
 #undef RF_X
 };
 
@@ -226,6 +235,8 @@ static void faults(int rank, int world, void *arg)
     (void)world;
     rf_shape shape = shape_of(RF_EAGER, 64);
     for (int i = 0; i < N_KERNELS; i++) {
+        if (i == NTH_kernel_hangs)
+            continue;
         rf_error err = {0};
         rf_comm *comm = open_comm(arg, i, rank);
         plan(comm, &shape);
@@ -242,6 +253,29 @@ static void test_whatever_is_wrong_is_found(void **state)
 {
     (void)state;
     RANKS_ASSERT(ranks_run(WORLD, faults, (void *)group_name(), NULL));
+}
+
+/* Of a call that failed the caller hears as after a call of its own. */
+static void hangs(int rank, int world, void *arg)
+{
+    (void)world;
+    rf_comm *comm = open_comm(arg, NTH_kernel_hangs, rank);
+    for (int mode = RF_EAGER; mode <= RF_GRAPH; mode++) {
+        rf_shape shape = shape_of((rf_mode)mode, 64);
+        rf_error err = {0};
+        plan(comm, &shape);
+        rf_result rc = rf_verify(comm, 0, &shape, 1, &err);
+        RANK_CHECK(rc == RF_E_TIMEOUT && strstr(err.text, "did not arrive within the deadline"),
+                   "mode %d: %s: %s", mode, rf_strerror(rc), err.text);
+        RANK_CHECK(rf_comm_reset(comm, 20000, &err) == RF_OK, "%s", err.text);
+    }
+    group_close(comm);
+}
+
+static void test_a_call_that_fails_is_told_of(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(WORLD, hangs, (void *)group_name(), NULL));
 }
 
 /* ---- calls ---- */
@@ -345,6 +379,7 @@ int main(void)
     find_honest();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whatever_is_wrong_is_found),
+        cmocka_unit_test(test_a_call_that_fails_is_told_of),
         cmocka_unit_test(test_calls_are_as_many_as_were_asked_for),
         cmocka_unit_test(test_times_are_those_of_one_call),
         cmocka_unit_test(test_candidates_are_in_a_hurry),
