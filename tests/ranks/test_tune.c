@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "../ranks.h"
 #include "core/group.h"
@@ -155,8 +156,9 @@ static struct {
     rf_store *real;
     int wrap;   /* use it at all */
     int left;   /* records that still work */
-    int deadly; /* then: killed, instead of a full disk */
-} bad;
+    int deadly; /* then: killed, instead of an error */
+    rf_result code;
+} bad = {.code = RF_E_DB_FULL};
 
 static int bad_lookup(rf_store *s, const rfi_key *key, rfi_have_fn have, void *ctx,
                       rfi_decision *out)
@@ -187,7 +189,7 @@ static rf_result bad_record(rf_store *s, const rfi_measurement *m, size_t n, rf_
         return bad.real->v->record(bad.real, m, n, err);
     if (bad.deadly)
         raise(SIGKILL);
-    return rfi_fail(err, RF_E_DB_FULL, 0, "test", "no space left, says the test");
+    return rfi_fail(err, bad.code, 0, "test", "no space left, says the test");
 }
 static rf_result bad_finish(rf_store *s, const rfi_key *key, rf_error *err)
 {
@@ -230,6 +232,23 @@ static void path_of(const char *name, char out[300])
 {
     const char *folder = getenv("TMPDIR");
     snprintf(out, 300, "%s/%s.db", folder ? folder : "/tmp", name);
+}
+
+/* One text out of a test's database. */
+static const char *ask(const char *db, const char *query)
+{
+    static char answer[1024];
+    char path[300];
+    sqlite3 *file = NULL;
+    sqlite3_stmt *row = NULL;
+    path_of(db, path);
+    snprintf(answer, sizeof answer, "no answer");
+    if (!sqlite3_open_v2(path, &file, SQLITE_OPEN_READONLY, NULL) &&
+        !sqlite3_prepare_v2(file, query, -1, &row, NULL) && sqlite3_step(row) == SQLITE_ROW)
+        snprintf(answer, sizeof answer, "%s", (const char *)sqlite3_column_text(row, 0));
+    sqlite3_finalize(row);
+    sqlite3_close(file);
+    return answer;
 }
 
 static uint32_t comm_flags, store_flags;
@@ -338,9 +357,12 @@ static void bad_candidates(int rank, int world, void *arg)
     RANK_CHECK(hangs[rank] == 2, "tried %d times", hangs[rank]);
     RANK_CHECK(s.measured == 2, "%u", s.measured);
     RANK_CHECK(s.shapes == 1 && s.warm == 0, "%u %u", s.shapes, s.warm);
+    RANK_CHECK(s.seconds > 0, "%g", s.seconds);
     rf_plan_info plan = plan_of(&c, &small);
     RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s: %s", plan.variant, plan.reason);
     RANK_CHECK(plan.rung == RF_RUNG_EXACT, "%d", plan.rung);
+    int by_store = strcmp(plan.reason, "measured by this comm") != 0;
+    RANK_CHECK(by_store == (arg != NULL), "%s", plan.reason); /* it knows more than one session */
     check_call(&c);
     close_comm(&c);
 }
@@ -361,6 +383,29 @@ static void test_ranks_may_be_threads(void **state)
 {
     (void)state;
     RANKS_ASSERT(ranks_run_threads(2, bad_candidates, NULL, NULL));
+}
+
+static void storeless(int rank, int world, void *arg)
+{
+    (void)arg;
+    const rf_shape shapes[] = {small, other};
+    rank_comm c = open_comm(rank, world, NULL);
+    rf_tune_options o = options("kernel_good");
+    tune(&c, shapes, 2, &o);
+    for (int i = 0; i < 2; i++) {
+        rf_plan_info plan = plan_of(&c, &shapes[i]);
+        RANK_CHECK(!strcmp(plan.variant, "kernel_good"), "%d: %s", i, plan.reason);
+        RANK_CHECK(plan.grid == 16, "%d: %u", i, plan.grid); /* the only one for so little */
+        RANK_CHECK(plan.median_us > 0 && plan.baseline_us == 0, "%d: %g %g", i, plan.median_us,
+                   plan.baseline_us);
+    }
+    close_comm(&c);
+}
+
+static void test_without_a_store_every_shape_has_its_winner(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, storeless, NULL, NULL));
 }
 
 static void held_up(int rank, int world, void *arg)
@@ -491,7 +536,31 @@ static void test_a_warm_database_answers_without_measuring(void **state)
     assert_int_equal(out->summary[1].wrong + out->summary[1].timeout, 0);
     assert_string_equal(out->plan[0].variant, out->plan[1].variant);
     assert_int_equal(out->plan[0].grid, out->plan[1].grid);
+    assert_string_equal(ask("twice", "SELECT count(*) FROM campaign"), "1");
     ranks_shared_free(out, sizeof *out);
+}
+
+/* What a campaign says of itself. */
+static void told(int rank, int world, void *arg)
+{
+    rank_comm c = open_comm(rank, world, arg);
+    rf_tune_options o = options("kernel_g\n\x7f*");
+    tune(&c, &small, 1, &o);
+    close_comm(&c);
+}
+
+static void test_a_campaign_says_how_it_was_made(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, told, "told", NULL));
+    assert_string_equal(ask("told", "SELECT policy FROM campaign"),
+                        "baseline=\nbudget_ms=8000\nfilter=kernel_g??*\nforce=0\nrounds=3\nseed=1\n"
+                        "statistic=median of rounds, max over ranks\n");
+    assert_string_equal(ask("told",
+                            "SELECT toolchain || ',' || substr(architecture, 1, 6) || ',' || "
+                            "substr(tool, 1, 9) FROM campaign"),
+                        "cc,x86-64,rankfold ");
+    assert_string_equal(ask("told", "SELECT count(*) FROM finish"), "1");
 }
 
 /* One comm after the other tunes the same shape; it admits dependent launch, or does not. */
@@ -647,14 +716,15 @@ static void test_a_killed_session_is_gone_on_with(void **state)
 
 static void disk_full(int rank, int world, void *arg)
 {
-    (void)arg;
-    bad.wrap = 1, bad.left = 1;
+    char name[32];
+    bad.wrap = 1, bad.left = 1, bad.code = *(const rf_result *)arg;
     const rf_shape shapes[] = {small, other};
-    rank_comm c = open_comm(rank, world, "full");
+    snprintf(name, sizeof name, "full-%d", (int)bad.code);
+    rank_comm c = open_comm(rank, world, name);
     rf_tune_options o = options(NULL);
     rf_error err = {0};
     rf_result rc = rf_tune(c.comm, 0, shapes, 2, &o, NULL, &err);
-    RANK_CHECK(rc == RF_E_DB_FULL, "%d %s", (int)rc, err.text);
+    RANK_CHECK(rc == bad.code, "%d %s", (int)rc, err.text);
     RANK_CHECK(strstr(err.text, "no space left") != NULL, "%s", err.text);
     rf_plan_info plan = plan_of(&c, &small);
     RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s", plan.variant);
@@ -667,7 +737,9 @@ static void disk_full(int rank, int world, void *arg)
 static void test_a_full_disk_ends_the_session_and_the_winner_stays(void **state)
 {
     (void)state;
-    RANKS_ASSERT(ranks_run(2, disk_full, NULL, NULL));
+    rf_result codes[] = {RF_E_DB, RF_E_DB_FULL, RF_E_DB_ABSENT};
+    for (int i = 0; i < 3; i++)
+        RANKS_ASSERT(ranks_run(2, disk_full, &codes[i], NULL));
 }
 
 /* Nothing can be kept, so nothing is measured: plans stay, and what had none has none. */
@@ -861,6 +933,78 @@ static void test_a_session_of_another_comm_changes_nothing_here(void **state)
     RANKS_ASSERT(ranks_run(2, two_comms, NULL, NULL));
 }
 
+/* ---- progress ---- */
+
+typedef struct trail {
+    int n, backwards, strange;
+    double first, done;
+    const char *phase;
+} trail;
+
+static void follow(void *ctx, const rf_tune_progress *p)
+{
+    trail *t = ctx;
+    if (!t->n++)
+        t->first = p->done;
+    t->backwards |= p->done < t->done;
+    t->done = p->done;
+    t->phase = p->phase;
+    t->strange |= p->n_shapes != 2 || p->shape_index > 1 || p->eta_seconds < 0 ||
+                  p->shape.rows != (p->shape_index ? other : small).rows;
+}
+
+static void progress(int rank, int world, void *arg)
+{
+    (void)arg;
+    const rf_shape shapes[] = {small, other};
+    trail t = {0};
+    rank_comm c = open_comm(rank, world, NULL);
+    rf_tune_options o = options("kernel_good");
+    o.progress = follow;
+    o.progress_ctx = &t;
+    tune(&c, shapes, 2, &o);
+    RANK_CHECK(t.first == 0 && t.done == 1, "from %g to %g", t.first, t.done);
+    RANK_CHECK(!t.backwards && !t.strange, "%d %d", t.backwards, t.strange);
+    RANK_CHECK(!strcmp(t.phase, "decide"), "%s", t.phase);
+    close_comm(&c);
+}
+
+static void test_progress_goes_from_nothing_to_all(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, progress, NULL, NULL));
+}
+
+/* ---- ends before their time ---- */
+
+static void give_up(void *ctx, const rf_tune_progress *p)
+{
+    if (!strcmp(p->phase, "measure"))
+        rf_comm_abort(ctx);
+}
+
+static void aborted(int rank, int world, void *arg)
+{
+    rf_error err = {0};
+    rank_comm c = open_comm(rank, world, arg);
+    rf_tune_options o = options("kernel_good");
+    o.progress = rank == 1 ? give_up : NULL;
+    o.progress_ctx = c.comm;
+    rf_result rc = rf_tune(c.comm, 0, &small, 1, &o, NULL, &err);
+    RANK_CHECK(rc == RF_E_ABORTED && strstr(err.text, "rank 1 aborted"), "%s", err.text);
+    RANK_CHECK(rf_comm_reset(c.comm, 5000, &err) == RF_OK, "%s", err.text);
+    o.progress = NULL;
+    rf_tune_summary s = tune(&c, &small, 1, &o); /* nothing is out of step */
+    RANK_CHECK(s.measured == 1, "%u", s.measured);
+    close_comm(&c);
+}
+
+static void test_an_abort_ends_the_session_on_all_ranks(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, aborted, "aborted", NULL));
+}
+
 /* ---- the budget ---- */
 
 static void tiny_budget(int rank, int world, void *arg)
@@ -870,10 +1014,11 @@ static void tiny_budget(int rank, int world, void *arg)
     rank_comm c = open_comm(rank, world, "budget");
     rf_tune_options o = options("kernel_[gs]*");
     o.budget_ms = 1;
-    tune(&c, shapes, 2, &o); /* ends, whatever it could measure */
+    rf_tune_summary s = tune(&c, shapes, 2, &o);
+    RANK_CHECK(s.measured < 4, "all of it"); /* one call of the slow one takes longer */
     check_call(&c);
     o.budget_ms = 8000;
-    rf_tune_summary s = tune(&c, shapes, 2, &o);
+    s = tune(&c, shapes, 2, &o);
     RANK_CHECK(s.warm == 0 && s.measured > 0, "%u %u", s.warm, s.measured);
     close_comm(&c);
 }
@@ -890,12 +1035,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_candidates_are_excluded_on_all_ranks),
         cmocka_unit_test(test_without_a_store_the_winner_is_used),
+        cmocka_unit_test(test_without_a_store_every_shape_has_its_winner),
         cmocka_unit_test(test_ranks_may_be_threads),
         cmocka_unit_test(test_a_candidate_is_not_to_blame_for_a_rank_that_was_held_up),
         cmocka_unit_test(test_nor_is_it_slow_for_a_rank_that_was_late_once),
         cmocka_unit_test(test_graph_shapes_are_measured_by_replay),
         cmocka_unit_test(test_plans_are_verified_and_timed),
         cmocka_unit_test(test_a_warm_database_answers_without_measuring),
+        cmocka_unit_test(test_a_campaign_says_how_it_was_made),
         cmocka_unit_test(test_what_an_opt_in_adds_is_all_that_is_measured),
         cmocka_unit_test(test_tuned_with_an_opt_in_is_tuned_without),
         cmocka_unit_test(test_the_best_without_an_opt_in_is_not_dropped_for_one_with_it),
@@ -911,6 +1058,8 @@ int main(void)
         cmocka_unit_test(test_a_bad_argument_on_one_rank_is_an_error_on_all),
         cmocka_unit_test(test_no_shapes_is_fine),
         cmocka_unit_test(test_a_session_of_another_comm_changes_nothing_here),
+        cmocka_unit_test(test_progress_goes_from_nothing_to_all),
+        cmocka_unit_test(test_an_abort_ends_the_session_on_all_ranks),
         cmocka_unit_test(test_what_the_budget_left_out_is_measured_next_time),
     };
     return cmocka_run_group_tests_name("tune", tests, NULL, NULL);
