@@ -106,7 +106,7 @@ static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, rf_error *err)
     rf_result rc = rfi_session_order(s, &prepare, &a, err);
     for (size_t i = 0; i < s->n && rc == RF_OK; i++) {
         const rfi_tune_trial *best = rfi_sweep_best(&sweeps[i]);
-        if (!best || sweeps[i].finished || sweeps[i].warm)
+        if (!best || sweeps[i].finished) /* none: it is warm, or nothing could be measured */
             continue;
         rfi_order set = {.kind = RFI_ORDER_SET, .done = 1};
         set.shape = (uint32_t)i;

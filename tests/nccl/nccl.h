@@ -17,7 +17,9 @@ enum {
     ncclUnhandledCudaError,
     ncclSystemError,
     ncclInternalError,
-    ncclInvalidArgument
+    ncclInvalidArgument,
+    ncclInvalidUsage,
+    ncclRemoteError
 };
 enum { ncclInProgress = 7 };
 enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg };
@@ -28,6 +30,12 @@ API ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 API ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank);
 API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
                                         void *config);
+API ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int n_ids,
+                                          ncclUniqueId *ids, void *config);
+API ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices);
+API ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *out, void *config,
+                                int flags);
+API ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
 API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, void *config);
 API ncclResult_t ncclCommFinalize(ncclComm_t comm);
 API ncclResult_t ncclCommDestroy(ncclComm_t comm);
@@ -44,6 +52,7 @@ API ncclResult_t ncclAllGather(const void *in, void *out, size_t count, int type
                                void *stream);
 API ncclResult_t ncclGroupStart(void);
 API ncclResult_t ncclGroupEnd(void);
+API ncclResult_t ncclGroupSimulateEnd(void *info);
 
 /* Bytes of an element; 0 = unknown. */
 static inline size_t nccl_size(int type)

@@ -8,6 +8,8 @@
  * PROGRAM_ALONE=1 a rank has a network of its own, as on another machine. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,17 +23,24 @@
 #define LIST(X)                                                                                    \
     X(ncclGetUniqueId)                                                                             \
     X(ncclCommInitRank)                                                                            \
+    X(ncclCommInitRankConfig)                                                                      \
+    X(ncclCommInitRankScalable)                                                                    \
+    X(ncclCommInitAll)                                                                             \
     X(ncclCommSplit)                                                                               \
+    X(ncclCommShrink)                                                                              \
+    X(ncclCommRevoke)                                                                              \
     X(ncclCommFinalize)                                                                            \
     X(ncclCommDestroy)                                                                             \
     X(ncclCommAbort)                                                                               \
     X(ncclCommGetAsyncError)                                                                       \
     X(ncclCommCount)                                                                               \
     X(ncclGetErrorString)                                                                          \
+    X(ncclGetLastError)                                                                            \
     X(ncclAllReduce)                                                                               \
     X(ncclAllGather)                                                                               \
     X(ncclGroupStart)                                                                              \
-    X(ncclGroupEnd)
+    X(ncclGroupEnd)                                                                                \
+    X(ncclGroupSimulateEnd)
 
 static struct {
 #define X(name) __typeof__(name) *name;
@@ -143,14 +152,7 @@ static void check(tensor *t, const char *what)
     free(t->want);
 }
 
-static void reduce(ncclComm_t comm, size_t count, int type, int op, int in_place, uintptr_t stream)
-{
-    tensor t = make(count, type, op, in_place, world, NULL);
-    NCCL(ncclAllReduce(t.in, t.out, count, type, op, comm, (void *)stream));
-    check(&t, "all-reduce");
-}
-
-/* Of a communicator that does not block: waits until it is there. */
+/* Of a communicator that does not block: waits until it, or its sum, is there. */
 static void wait_for(ncclResult_t made, ncclComm_t comm)
 {
     CHECK(made == ncclSuccess || made == ncclInProgress, "%d", made);
@@ -159,9 +161,16 @@ static void wait_for(ncclResult_t made, ncclComm_t comm)
     CHECK(made == ncclSuccess, "%d", made);
 }
 
+static void reduce(ncclComm_t comm, size_t count, int type, int op, int in_place, uintptr_t stream)
+{
+    tensor t = make(count, type, op, in_place, world, NULL);
+    wait_for(nccl.ncclAllReduce(t.in, t.out, count, type, op, comm, (void *)stream), comm);
+    check(&t, "all-reduce");
+}
+
 /* ---- scenarios ---- */
 
-static const size_t counts[] = {1, 7, 255, 1024, 4099, 16384};
+static const size_t counts[] = {1, 7, 255, 1024, 4099, 10000, 16384};
 static const int types[] = {ncclFloat32, ncclBfloat16, ncclFloat16, ncclInt32, ncclFloat64};
 static const int ops[] = {ncclSum, ncclMax, ncclProd};
 #define N(array) (sizeof array / sizeof *array)
@@ -174,6 +183,13 @@ static void grid(ncclComm_t comm)
                 for (int in_place = 0; in_place < 2; in_place++)
                     reduce(comm, counts[c], types[t], world > 3 ? ncclSum : ops[o], in_place, 0);
     reduce(comm, 300000, ncclFloat32, ncclSum, 1, 0); /* beyond the capacity */
+}
+
+static void dtypes(ncclComm_t comm)
+{
+    reduce(comm, 256, ncclFloat32, ncclSum, 0, 0);
+    reduce(comm, 256, ncclBfloat16, ncclSum, 0, 0);
+    reduce(comm, 256, ncclFloat16, ncclSum, 0, 0);
 }
 
 static void streams(ncclComm_t comm)
@@ -221,7 +237,8 @@ static void split(ncclComm_t comm)
             CHECK(count == members, "%d ranks of %d", count, members);
             for (int i = 0; i < 5; i++) {
                 tensor t = make(1000, ncclFloat32, ncclSum, i % 2, members, ranks);
-                NCCL(ncclAllReduce(t.in, t.out, 1000, ncclFloat32, ncclSum, child, NULL));
+                wait_for(nccl.ncclAllReduce(t.in, t.out, 1000, ncclFloat32, ncclSum, child, NULL),
+                         child);
                 check(&t, "child");
                 reduce(comm, 600, ncclFloat32, ncclSum, 0, 0);
             }
@@ -264,6 +281,154 @@ static void give_up(ncclComm_t comm)
     NCCL(ncclCommAbort(comm));
 }
 
+/* All ranks are here, and none still reads what the sum before needs. */
+static void meet(ncclComm_t comm)
+{
+    int32_t mine = rank, all[16];
+    NCCL(ncclAllGather(&mine, all, 1, ncclInt32, comm, NULL));
+}
+
+static ncclUniqueId new_id(ncclComm_t comm)
+{
+    ncclUniqueId mine, all[16];
+    NCCL(ncclGetUniqueId(&mine));
+    NCCL(ncclAllGather(&mine, all, sizeof mine / sizeof(int32_t), ncclInt32, comm, NULL));
+    return all[0];
+}
+
+/* One sum of the first ranks. */
+static void use(ncclComm_t comm, int members)
+{
+    tensor t = make(800, ncclFloat32, ncclSum, 0, members, NULL);
+    wait_for(nccl.ncclAllReduce(t.in, t.out, 800, ncclFloat32, ncclSum, comm, NULL), comm);
+    check(&t, "a new one");
+}
+
+/* Every way to a communicator; several are there at once. */
+static void makes(ncclComm_t comm)
+{
+    enum { CONFIG, SCALABLE, SCALABLE_TOO, SPLIT, SPLIT_TOO, GROUP, N_ALL };
+    ncclComm_t c[N_ALL], one, fewer;
+    ncclUniqueId ids[] = {new_id(comm), new_id(comm)}, others[] = {ids[0], new_id(comm)};
+    int last = world - 1;
+    wait_for(nccl.ncclCommInitRankConfig(&c[CONFIG], world, ids[0], rank, NULL), c[CONFIG]);
+    wait_for(nccl.ncclCommInitRankScalable(&c[SCALABLE], world, rank, 2, ids, NULL), c[SCALABLE]);
+    wait_for(nccl.ncclCommInitRankScalable(&c[SCALABLE_TOO], world, rank, 2, others, NULL),
+             c[SCALABLE_TOO]);
+    wait_for(nccl.ncclCommSplit(comm, 0, rank, &c[SPLIT], NULL), c[SPLIT]);
+    wait_for(nccl.ncclCommSplit(comm, 0, rank, &c[SPLIT_TOO], NULL), c[SPLIT_TOO]);
+    ids[0] = new_id(comm);
+    NCCL(ncclGroupStart());
+    ncclResult_t made = nccl.ncclCommInitRank(&c[GROUP], world, ids[0], rank);
+    NCCL(ncclGroupEnd());
+    wait_for(made, c[GROUP]);
+    for (int i = 0; i < N_ALL; i++)
+        use(c[i], world);
+    for (int i = 0; i < N_ALL; i++) {
+        NCCL(ncclCommFinalize(c[i]));
+        NCCL(ncclCommDestroy(c[i]));
+    }
+    if (rank != last) {
+        wait_for(nccl.ncclCommShrink(comm, &last, 1, &fewer, NULL, 0), fewer);
+        use(fewer, last);
+        NCCL(ncclCommDestroy(fewer));
+    }
+    NCCL(ncclCommInitAll(&one, 1, NULL));
+    NCCL(ncclCommDestroy(one));
+}
+
+/* Where a communicator lay that was given up there may be another. */
+static void remakes(ncclComm_t comm)
+{
+    for (int i = 0; i < 3; i++) {
+        ncclComm_t c;
+        wait_for(nccl.ncclCommInitRank(&c, world, new_id(comm), rank), c);
+        use(c, world);
+        meet(comm);
+        if (i == 1)
+            NCCL(ncclCommRevoke(c, 0));
+        if (i == 2)
+            NCCL(ncclCommDestroy(c));
+        else
+            NCCL(ncclCommAbort(c));
+    }
+}
+
+/* What NCCL refuses, and that all is well behind it. */
+static void refused(ncclComm_t comm)
+{
+    float x[10] = {1};
+    ncclComm_t nowhere = (ncclComm_t)&nowhere;
+    ncclUniqueId id = new_id(comm);
+#define REFUSED(code, call) CHECK(nccl.call == (code), "not refused")
+    REFUSED(ncclInvalidArgument, ncclCommInitRank(&nowhere, world, id, world));
+    REFUSED(ncclInvalidArgument, ncclCommInitRank(NULL, world, id, rank));
+    REFUSED(ncclInvalidArgument, ncclCommInitRankScalable(&nowhere, world, rank, 0, NULL, NULL));
+    REFUSED(ncclInvalidArgument, ncclCommInitAll(&nowhere, 2, NULL));
+    REFUSED(ncclInvalidArgument, ncclCommSplit(comm, 0, 0, NULL, NULL));
+    REFUSED(ncclInvalidArgument, ncclCommShrink(comm, NULL, 0, NULL, NULL, 0));
+    REFUSED(ncclInvalidUsage, ncclGroupEnd());
+    REFUSED(ncclInvalidUsage, ncclGroupSimulateEnd(NULL));
+    REFUSED(ncclInvalidArgument, ncclAllReduce(NULL, x, 10, ncclFloat32, ncclSum, comm, NULL));
+    REFUSED(ncclInvalidArgument,
+            ncclAllReduce(x, x, (size_t)1 << 62, ncclFloat32, ncclSum, comm, NULL));
+    ncclResult_t (*lacking)(void *memory); /* in the stand-in, not in the shim */
+    void *at = dlsym(RTLD_DEFAULT, "ncclMemFree");
+    memcpy(&lacking, &at, sizeof at);
+    CHECK(!at || lacking(x) == ncclSystemError, "not refused");
+    CHECK(!strcmp(nccl.ncclGetErrorString(1), "an error of the stand-in"), "text");
+    CHECK(!strcmp(nccl.ncclGetLastError(comm), "the last error of the stand-in"), "text");
+    reduce(comm, 1000, ncclFloat32, ncclSum, 0, 0);
+    NCCL(ncclGroupStart());
+    NCCL(ncclAllReduce(x, x, 10, ncclFloat32, ncclSum, comm, NULL));
+    NCCL(ncclGroupSimulateEnd(NULL)); /* which forgets it */
+    reduce(comm, 1000, ncclFloat32, ncclSum, 0, 0);
+}
+
+/* Rank 0 is gone all of a sudden, and NCCL does not know it yet. */
+static void lost(ncclComm_t comm)
+{
+    float x[1000] = {1};
+    ncclResult_t error = ncclSuccess;
+    reduce(comm, 1000, ncclFloat32, ncclSum, 0, 0);
+    meet(comm);
+    if (rank == 0)
+        _exit(0);
+    ncclResult_t r = nccl.ncclAllReduce(x, x, 1000, ncclFloat32, ncclSum, comm, NULL);
+    CHECK(r == ncclRemoteError, "%d", r);
+    NCCL(ncclCommGetAsyncError(comm, &error));
+    CHECK(error == ncclRemoteError, "%d", error);
+    NCCL(ncclCommAbort(comm));
+    _exit(0);
+}
+
+static void *sum_alone(void *comm)
+{
+    static float x[1000];
+    return (void *)(intptr_t)nccl.ncclAllReduce(x, x, 1000, ncclFloat32, ncclSum, comm, NULL);
+}
+
+/* An abort brings a thread back that waits for the others. */
+static void stuck(ncclComm_t comm)
+{
+    pthread_t thread;
+    void *result = NULL;
+    ncclResult_t error = ncclSuccess;
+    reduce(comm, 1000, ncclFloat32, ncclSum, 0, 0);
+    meet(comm);
+    if (rank == 0) {
+        CHECK(!pthread_create(&thread, NULL, sum_alone, comm), "thread");
+        usleep(50000);
+        NCCL(ncclCommAbort(comm));
+        pthread_join(thread, &result);
+        CHECK(result, "a sum alone");
+        return;
+    }
+    while (!error)
+        NCCL(ncclCommGetAsyncError(comm, &error));
+    NCCL(ncclCommAbort(comm));
+}
+
 static const struct scenario {
     const char *name;
     void (*run)(ncclComm_t comm);
@@ -271,10 +436,21 @@ static const struct scenario {
 } scenarios[] = {
     {"grid", grid, 0},   {"streams", streams, 0}, {"groups", groups, 0},
     {"split", split, 0}, {"forks", forks, 0},     {"abort", give_up, 1},
+    {"makes", makes, 0}, {"remakes", remakes, 0}, {"refused", refused, 0},
+    {"lost", lost, 1},   {"stuck", stuck, 1},     {"dtypes", dtypes, 0},
 };
+
+static int open_files(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
 
 static void run(const char *name, const ncclUniqueId ids[2])
 {
+    int before = open_files();
     const struct scenario *s = scenarios;
     while (s < scenarios + N(scenarios) && strcmp(s->name, name))
         s++;
@@ -293,6 +469,7 @@ static void run(const char *name, const ncclUniqueId ids[2])
     }
     reduce(comms[1], 4096, ncclBfloat16, ncclSum, 0, 0);
     NCCL(ncclCommDestroy(comms[1])); /* without finalize, too */
+    CHECK(open_files() == before, "%d, and %d before", open_files(), before);
 }
 
 /* ---- processes ---- */

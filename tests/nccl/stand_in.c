@@ -33,6 +33,9 @@ struct ncclComm {
     int asked; /* how often its state was asked for */
 };
 
+/* A communicator lies where one that has ended lay before. */
+static struct ncclComm pool[64];
+
 /* ---- meeting ---- */
 
 static ncclResult_t meet(ncclComm_t c)
@@ -183,12 +186,27 @@ static _Thread_local int depth;
 static _Thread_local call queue[64];
 static _Thread_local int queued;
 
+/* STAND_IN_LATE: communicators that do not block: they, and their sums, are ready at the third
+ * question. */
+static ncclResult_t late(ncclResult_t r)
+{
+    return r == ncclSuccess && getenv("STAND_IN_LATE") ? ncclInProgress : r;
+}
+
+static ncclResult_t late_sum(ncclComm_t comm, ncclResult_t r)
+{
+    if (comm->asked < 3)
+        return r;
+    comm->asked = 0;
+    return late(r);
+}
+
 static ncclResult_t submit(call c)
 {
-    if (!c.in || !c.out || !c.comm || !nccl_size(c.type))
+    if (!c.in || !c.out || !c.comm || !c.comm->room || !nccl_size(c.type) || c.count > 1 << 30)
         return ncclInvalidArgument;
     if (!depth)
-        return run(&c);
+        return late_sum(c.comm, run(&c));
     queue[queued++] = c;
     return ncclSuccess;
 }
@@ -201,13 +219,20 @@ ncclResult_t ncclGroupStart(void)
 
 ncclResult_t ncclGroupEnd(void)
 {
-    ncclResult_t r = ncclSuccess;
-    if (--depth)
+    ncclResult_t r = depth ? ncclSuccess : ncclInvalidUsage;
+    if (r || --depth)
         return r;
     for (int i = 0; i < queued && !r; i++)
         r = run(&queue[i]);
     queued = 0;
     return r;
+}
+
+ncclResult_t ncclGroupSimulateEnd(void *info)
+{
+    (void)info;
+    queued = 0;
+    return depth-- ? ncclSuccess : (depth = 0, ncclInvalidUsage);
 }
 
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, int type, int op,
@@ -243,34 +268,31 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
-/* STAND_IN_LATE: communicators that do not block; ready at the third question. */
-static ncclResult_t late(ncclResult_t r)
-{
-    return r == ncclSuccess && getenv("STAND_IN_LATE") ? ncclInProgress : r;
-}
-
 static ncclResult_t join(ncclComm_t *out, const char *name, int world, int rank)
 {
-    if (world < 1 || world > RANKS || rank < 0 || rank >= world)
+    ncclComm_t c = pool;
+    while (c->room)
+        c++;
+    if (!out || world < 1 || world > RANKS || rank < 0 || rank >= world)
         return ncclInvalidArgument;
     int fd = shm_open(name, O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(room)))
         return ncclSystemError;
     room *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    ncclComm_t c = calloc(1, sizeof *c);
-    if (shared == MAP_FAILED || !c)
+    if (shared == MAP_FAILED)
         return ncclSystemError;
-    c->room = shared;
-    c->rank = rank;
-    c->world = world;
+    *c = (struct ncclComm){.room = shared, .rank = rank, .world = world};
     snprintf(c->name, sizeof c->name, "%s", name);
     ncclResult_t r = meet(c);
     if (rank == 0)
         shm_unlink(name);
     float x = 1;
+    int outside = depth;
+    depth = 0;
     if (!r)
         r = ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL); /* by the public name */
+    depth = outside;
     if (!r && x != (float)world)
         r = ncclInternalError;
     *out = c;
@@ -289,10 +311,41 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
     return ncclCommInitRankConfig(comm, nranks, id, rank, NULL);
 }
 
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int n_ids,
+                                      ncclUniqueId *ids, void *config)
+{
+    (void)config;
+    return n_ids > 0 ? late(join(comm, ids[n_ids - 1].internal, nranks, rank))
+                     : ncclInvalidArgument;
+}
+
+/* Of one only: the others would have to come meanwhile. */
+ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
+{
+    ncclUniqueId id;
+    (void)devices;
+    return n == 1 && !ncclGetUniqueId(&id) ? join(comms, id.internal, 1, 0) : ncclInvalidArgument;
+}
+
+/* What is excluded does not call it; flags go into the name. */
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *out, void *config,
+                            int flags)
+{
+    char name[128];
+    int rank = comm->rank;
+    (void)config;
+    for (int i = 0; i < n; i++)
+        rank -= exclude[i] < comm->rank;
+    snprintf(name, sizeof name, "%.48s-%u-without-%d", comm->name, comm->children++, flags);
+    return late(join(out, name, comm->world - n, rank));
+}
+
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, void *config)
 {
     int32_t mine[2] = {color, key}, all[RANKS][2] = {{0}};
     (void)config;
+    if (!out)
+        return ncclInvalidArgument;
     call gather = {(unsigned char *)mine, (unsigned char *)all, 2, ncclInt32, -1, comm};
     ncclResult_t r = run(&gather);
     int rank = 0, world = 0;
@@ -312,7 +365,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
 static void leave(ncclComm_t c)
 {
     munmap(c->room, sizeof *c->room);
-    free(c);
+    c->room = NULL;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
@@ -331,6 +384,12 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     __atomic_store_n(&comm->room->aborted, 1, __ATOMIC_SEQ_CST);
     leave(comm);
     return ncclSuccess;
+}
+
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+    __atomic_store_n(&comm->room->aborted, 1, __ATOMIC_SEQ_CST);
+    return flags ? ncclInvalidArgument : ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
@@ -367,5 +426,5 @@ const char *ncclGetErrorString(ncclResult_t result)
 const char *ncclGetLastError(ncclComm_t comm)
 {
     (void)comm;
-    return "";
+    return "the last error of the stand-in";
 }
