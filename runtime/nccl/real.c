@@ -39,9 +39,9 @@ static int is_this_one(void *handle)
            mine.dli_fbase == theirs.dli_fbase;
 }
 
-static void *open_other(const char *path, int flags)
+static void *open_other(const char *path)
 {
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | flags);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     return handle && !is_this_one(handle) ? handle : NULL;
 }
 
@@ -65,7 +65,8 @@ static void *find_named(const char *path)
 }
 
 /* The one that the environment names; the next one in the search order (LD_PRELOAD before a program
- * that is linked with it); the one that somebody has loaded; and where systems keep it. */
+ * that is linked with it); the one that somebody has loaded, which goes by the first name; and
+ * where systems keep it. */
 static void *find(void)
 {
     static const char *const places[] = {
@@ -80,9 +81,9 @@ static void *find(void)
         return find_named(path);
     if (dlsym(RTLD_NEXT, "ncclAllReduce"))
         return RTLD_NEXT;
-    void *handle = open_other(places[0], RTLD_NOLOAD);
+    void *handle = NULL;
     for (size_t i = 0; i < sizeof places / sizeof *places && !handle; i++)
-        handle = open_other(places[i], 0);
+        handle = open_other(places[i]);
     if (!handle)
         snprintf(why_absent, sizeof why_absent,
                  PREFIX "the real libnccl.so.2 was not found; RANKFOLD_NCCL=/absolute/path "

@@ -63,12 +63,14 @@ static double half_to_double(uint16_t h)
     return h >> 15 ? -m : m;
 }
 
-static uint16_t double_to_half(double v) /* what is exact, and normal */
+static uint16_t double_to_half(double v) /* rounded towards 0 */
 {
     int exponent;
     double m = frexp(fabs(v), &exponent);
-    uint16_t sign = v < 0 ? 0x8000 : 0;
-    return (uint16_t)(v == 0 ? sign : sign | (exponent + 14) << 10 | (int)ldexp(m - 0.5, 11));
+    int bits = v == 0 || exponent < -13 ? (int)ldexp(fabs(v), 24)
+               : exponent > 16          ? 0x7c00
+                                        : (exponent + 14) << 10 | (int)ldexp(m - 0.5, 11);
+    return (uint16_t)(v < 0 ? bits | 0x8000 : bits);
 }
 
 typedef union number {
