@@ -117,11 +117,13 @@ static const char *shipped_database(char out[PATH_MAX])
 {
     static const char *const places[] = {"shipped.db", "../share/rankfold/shipped.db",
                                          "../../share/rankfold/shipped.db", "../../shipped.db"};
+    char library[PATH_MAX]; /* where it is, not where a link to it is */
     Dl_info self;
-    const char *slash = dladdr((const void *)places, &self) ? strrchr(self.dli_fname, '/') : NULL;
+    const char *slash = dladdr((const void *)places, &self) && realpath(self.dli_fname, library)
+                            ? strrchr(library, '/')
+                            : NULL;
     for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
-        int n = snprintf(out, PATH_MAX, "%.*s/%s", (int)(slash - self.dli_fname), self.dli_fname,
-                         places[i]);
+        int n = snprintf(out, PATH_MAX, "%.*s/%s", (int)(slash - library), library, places[i]);
         if (n < PATH_MAX && access(out, R_OK) == 0)
             return out;
     }
