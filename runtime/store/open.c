@@ -118,7 +118,10 @@ sqlite3_stmt *rfi_db_sql(rfi_db *db, rfi_sql name)
 
 int rfi_db_step(sqlite3_stmt *statement)
 {
-    return statement ? sqlite3_step(statement) : SQLITE_ERROR;
+    rfi_quiet quiet = be_quiet(); /* who only looks plays back what a killed one left */
+    int rc = statement ? sqlite3_step(statement) : SQLITE_ERROR;
+    be_loud(&quiet);
+    return rc;
 }
 
 void rfi_db_bind_texts(sqlite3_stmt *statement, int first, int n, const char *const *texts)
@@ -511,21 +514,14 @@ static rf_result fill(const char *path, rf_error *err)
     int rc = open_handle(&handle, path, RFI_DB_WRITE, WAIT_MS);
     if (!rc)
         rc = sqlite3_exec(handle, "BEGIN EXCLUSIVE", NULL, NULL, NULL);
-    if (!rc && is_empty(path))
+    if (!rc && is_empty(path)) { /* else nothing is written, whatever it is */
         rc = sqlite3_exec(handle, rfi_schema_sql, NULL, NULL, NULL);
-    if (!rc)
-        rc = sqlite3_exec(handle, "COMMIT", NULL, NULL, NULL);
+        if (!rc)
+            rc = sqlite3_exec(handle, "COMMIT", NULL, NULL, NULL);
+    }
     rf_result result = rc ? rfi_db_fail(handle, path, rc, "create", err) : RF_OK;
     sqlite3_close(handle);
     return result;
-}
-
-/* Did a killed one begin to fill it? It is empty when that is taken back. */
-static int has_journal(const char *path)
-{
-    char name[RFI_DB_PATH + 16];
-    snprintf(name, sizeof name, "%s-journal", path);
-    return !access(name, F_OK);
 }
 
 static rf_result create(const char *path, rf_error *err)
@@ -545,7 +541,12 @@ static rf_result create(const char *path, rf_error *err)
     if (found == RF_E_DB_ABSENT)
         return rfi_fail(err, RF_E_DB, -1, "database",
                         "%.300s: is a link to nothing; make what it leads to, or remove it", path);
-    return found == RF_OK && (is_empty(path) || has_journal(path)) ? fill(path, err) : RF_OK;
+    rfi_db db;
+    int version;
+    if (found == RF_OK &&
+        !(found = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, WAIT_MS, &version, NULL)))
+        rfi_db_close(&db);
+    return found == RF_E_DB_ABSENT ? fill(path, err) : RF_OK;
 }
 
 rf_result rfi_db_create(const char *path, rf_error *err)

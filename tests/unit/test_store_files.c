@@ -566,6 +566,23 @@ static void who_was_killed_while_he_filled_an_empty_file(void **state)
     rfi_db_close(&db);
 }
 
+/* Nor is anybody waited for who is busy with a file that is there. */
+static void one_that_is_written_is_left_alone(void **state)
+{
+    (void)state;
+    rf_error err = {0};
+    sqlite3 *db = NULL;
+    const char *path = copy("busy.db");
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "BEGIN IMMEDIATE; UPDATE generation SET generation = 9", NULL, NULL, NULL),
+        SQLITE_OK);
+    rf_result result = rfi_db_create(path, &err);
+    sqlite3_close(db);
+    if (result)
+        fail_msg("%s", err.text);
+}
+
 static void a_wal_that_a_killed_writer_left_is_read(void **state)
 {
     (void)state;
@@ -694,6 +711,36 @@ static void a_limit_to_the_size_of_files_is_an_error_like_others(void **state)
     if (rfi_db_open(&db, path, RFI_DB_WRITE, 0, &err) || rfi_db_check(&db, &err))
         fail_msg("%s", err.text);
     rfi_db_close(&db);
+}
+
+/* The writer was killed after this store had opened the file. */
+static void nor_does_it_end_who_only_looks(void **state)
+{
+    (void)state;
+    char path[FOLDER_PATH + 16], at_rest[FOLDER_PATH + 32], journal[FOLDER_PATH + 32];
+    struct rlimit usual, limit;
+    rfi_decision d;
+    rfi_key key = facts_key(&here, 4, 4096);
+    snprintf(path, sizeof path, "%s", copy("looked at.db"));
+    rf_store *store = open_store(path, NULL, 0);
+    const char *killed = killed_writer();
+    snprintf(at_rest, sizeof at_rest, "%s-journal", killed);
+    snprintf(journal, sizeof journal, "%s-journal", path);
+    size_t bytes;
+    char *text = file_read(killed, &bytes);
+    assert_int_equal(file_write(path, text, bytes), 1);
+    free(text);
+    assert_int_equal(rename(at_rest, journal), 0);
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &usual), 0);
+    limit = usual;
+    limit.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    int found = store->v->lookup(store, &key, facts_have_all, NULL, &d);
+    setrlimit(RLIMIT_FSIZE, &usual);
+    assert_int_equal(found, 0);
+    assert_non_null(strstr(rf_store_warning(store), "a limit to the size of files"));
+    rf_store_close(store);
 }
 
 static void a_full_disk_loses_nothing_that_was_there(void **state)
@@ -844,10 +891,12 @@ int main(void)
         cmocka_unit_test(a_wal_file_in_a_read_only_folder_is_said),
         cmocka_unit_test(what_a_killed_writer_left_is_put_right),
         cmocka_unit_test(who_was_killed_while_he_filled_an_empty_file),
+        cmocka_unit_test(one_that_is_written_is_left_alone),
         cmocka_unit_test(a_wal_that_a_killed_writer_left_is_read),
         cmocka_unit_test(a_file_that_is_deleted_while_a_tuner_writes),
         cmocka_unit_test(a_tuner_on_a_full_disk_keeps_what_it_recorded),
         cmocka_unit_test(a_limit_to_the_size_of_files_is_an_error_like_others),
+        cmocka_unit_test(nor_does_it_end_who_only_looks),
         cmocka_unit_test(a_full_disk_loses_nothing_that_was_there),
         cmocka_unit_test(a_bad_shipped_file_is_said),
         cmocka_unit_test(a_shipped_file_with_an_odd_name),
