@@ -70,6 +70,8 @@ static uint64_t digest = 0xcbf29ce484222325u;
         CHECK(!nccl_result, "%d, %s", nccl_result, nccl.ncclGetErrorString(nccl_result));          \
     } while (0)
 
+#define REFUSED(code, call) CHECK(nccl.call == (code), "not refused")
+
 static void open_library(void)
 {
     const char *path = getenv("PROGRAM_LIBRARY");
@@ -296,10 +298,10 @@ static ncclUniqueId new_id(ncclComm_t comm)
     return all[0];
 }
 
-/* One sum of the first ranks. */
-static void use(ncclComm_t comm, int members)
+/* One sum; ranks: NULL = the first ones. */
+static void use(ncclComm_t comm, int members, const int *ranks)
 {
-    tensor t = make(800, ncclFloat32, ncclSum, 0, members, NULL);
+    tensor t = make(800, ncclFloat32, ncclSum, 0, members, ranks);
     wait_for(nccl.ncclAllReduce(t.in, t.out, 800, ncclFloat32, ncclSum, comm, NULL), comm);
     check(&t, "a new one");
 }
@@ -323,18 +325,33 @@ static void makes(ncclComm_t comm)
     NCCL(ncclGroupEnd());
     wait_for(made, c[GROUP]);
     for (int i = 0; i < N_ALL; i++)
-        use(c[i], world);
+        use(c[i], world, NULL);
     for (int i = 0; i < N_ALL; i++) {
         NCCL(ncclCommFinalize(c[i]));
         NCCL(ncclCommDestroy(c[i]));
     }
     if (rank != last) {
         wait_for(nccl.ncclCommShrink(comm, &last, 1, &fewer, NULL, 0), fewer);
-        use(fewer, last);
+        use(fewer, last, NULL);
         NCCL(ncclCommDestroy(fewer));
     }
     NCCL(ncclCommInitAll(&one, 1, NULL));
     NCCL(ncclCommDestroy(one));
+}
+
+/* Two communicators that are made at once, and have one of their identifiers in common. */
+static void halves(ncclComm_t comm)
+{
+    ncclUniqueId common = new_id(comm), own[] = {new_id(comm), new_id(comm)};
+    for (int i = 0; i < 3; i++) {
+        ncclComm_t c;
+        int ranks[] = {rank / 2 * 2, rank / 2 * 2 + 1};
+        ncclUniqueId ids[] = {common, own[rank / 2]};
+        meet(comm);
+        wait_for(nccl.ncclCommInitRankScalable(&c, 2, rank % 2, 2, ids, NULL), c);
+        use(c, 2, ranks);
+        NCCL(ncclCommDestroy(c));
+    }
 }
 
 /* Where a communicator lay that was given up there may be another. */
@@ -343,10 +360,13 @@ static void remakes(ncclComm_t comm)
     for (int i = 0; i < 3; i++) {
         ncclComm_t c;
         wait_for(nccl.ncclCommInitRank(&c, world, new_id(comm), rank), c);
-        use(c, world);
+        use(c, world, NULL);
         meet(comm);
-        if (i == 1)
+        if (i == 1) {
+            float x = 1;
             NCCL(ncclCommRevoke(c, 0));
+            REFUSED(ncclInvalidUsage, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, c, NULL));
+        }
         if (i == 2)
             NCCL(ncclCommDestroy(c));
         else
@@ -360,7 +380,6 @@ static void refused(ncclComm_t comm)
     float x[10] = {1};
     ncclComm_t nowhere = (ncclComm_t)64; /* nobody may look there */
     ncclUniqueId id = new_id(comm);
-#define REFUSED(code, call) CHECK(nccl.call == (code), "not refused")
     REFUSED(ncclInvalidArgument, ncclCommInitRank(&nowhere, world, id, world));
     REFUSED(ncclInvalidArgument, ncclCommInitRank(NULL, world, id, rank));
     REFUSED(ncclInvalidArgument, ncclCommInitRankScalable(&nowhere, world, rank, 0, NULL, NULL));
@@ -434,10 +453,11 @@ static const struct scenario {
     void (*run)(ncclComm_t comm);
     int ends; /* it ends the communicator itself */
 } scenarios[] = {
-    {"grid", grid, 0},   {"streams", streams, 0}, {"groups", groups, 0},
-    {"split", split, 0}, {"forks", forks, 0},     {"abort", give_up, 1},
-    {"makes", makes, 0}, {"remakes", remakes, 0}, {"refused", refused, 0},
-    {"lost", lost, 1},   {"stuck", stuck, 1},     {"dtypes", dtypes, 0},
+    {"grid", grid, 0},     {"streams", streams, 0}, {"groups", groups, 0},
+    {"split", split, 0},   {"forks", forks, 0},     {"abort", give_up, 1},
+    {"makes", makes, 0},   {"remakes", remakes, 0}, {"refused", refused, 0},
+    {"lost", lost, 1},     {"stuck", stuck, 1},     {"dtypes", dtypes, 0},
+    {"halves", halves, 0},
 };
 
 static int open_files(void)

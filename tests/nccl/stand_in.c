@@ -31,6 +31,7 @@ struct ncclComm {
     int rank, world;
     uint32_t meetings, children;
     int asked; /* how often its state was asked for */
+    int revoked;
 };
 
 /* A communicator lies where one that has ended lay before. */
@@ -207,6 +208,8 @@ static ncclResult_t submit(call c)
 {
     if (!c.in || !c.out || !c.comm || !c.comm->room || !nccl_size(c.type) || c.count > 1 << 30)
         return ncclInvalidArgument;
+    if (c.comm->revoked)
+        return ncclInvalidUsage;
     if (!depth)
         return late_sum(c.comm, run(&c));
     queue[queued++] = c;
@@ -390,6 +393,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
+    comm->revoked = 1;
     __atomic_store_n(&comm->room->aborted, 1, __ATOMIC_SEQ_CST);
     return flags ? ncclInvalidArgument : ncclSuccess;
 }
