@@ -140,7 +140,7 @@ static rf_result run(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
             return verdict;
         verdict = measure(s, sweeps, err);
     }
-    if (s->over || (verdict != RF_OK && !is_db(verdict)))
+    if (verdict != RF_OK && !is_db(verdict))
         return verdict;
     rf_result rc = decide(s, sweeps, &late);
     if (rc != RF_OK)

@@ -728,6 +728,7 @@ static void disk_full(int rank, int world, void *arg)
     RANK_CHECK(strstr(err.text, "no space left") != NULL, "%s", err.text);
     rf_plan_info plan = plan_of(&c, &small);
     RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s", plan.variant);
+    RANK_CHECK(plan.rung == RF_RUNG_EXACT, "%d: %s", plan.rung, plan.reason);
     check_call(&c);
     bad.left = 1000; /* there is space again, for the same store */
     tune(&c, shapes, 2, &o);
@@ -1005,6 +1006,31 @@ static void test_an_abort_ends_the_session_on_all_ranks(void **state)
     RANKS_ASSERT(ranks_run(2, aborted, "aborted", NULL));
 }
 
+static void die(void *ctx, const rf_tune_progress *p)
+{
+    (void)ctx;
+    if (!strcmp(p->phase, "decide"))
+        raise(SIGKILL);
+}
+
+static void dies_late(int rank, int world, void *arg)
+{
+    rf_error err = {0};
+    rank_comm c = open_comm(rank, world, arg);
+    rf_tune_options o = options("kernel_good");
+    o.progress = rank == 1 ? die : NULL;
+    rf_result rc = rf_tune(c.comm, 0, &small, 1, &o, NULL, &err);
+    RANK_CHECK(rc == RF_E_PEER && strstr(err.text, "rank 1"), "%s: %s", rf_strerror(rc), err.text);
+    rf_comm_destroy(c.comm);
+    rf_store_close(c.store);
+}
+
+static void test_a_rank_that_dies_at_last_is_told_of(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, dies_late, "dies", &(ranks_options){.may_die = 2}));
+}
+
 /* ---- the budget ---- */
 
 static void tiny_budget(int rank, int world, void *arg)
@@ -1060,6 +1086,7 @@ int main(void)
         cmocka_unit_test(test_a_session_of_another_comm_changes_nothing_here),
         cmocka_unit_test(test_progress_goes_from_nothing_to_all),
         cmocka_unit_test(test_an_abort_ends_the_session_on_all_ranks),
+        cmocka_unit_test(test_a_rank_that_dies_at_last_is_told_of),
         cmocka_unit_test(test_what_the_budget_left_out_is_measured_next_time),
     };
     return cmocka_run_group_tests_name("tune", tests, NULL, NULL);
