@@ -207,6 +207,9 @@ const char *rfi_column(sqlite3_stmt *row, int column);
 
 #define RFI_NS_MOST 1e12 /* a longer call is no measurement */
 
+/* The hash of RFI_BASELINE, as columns hold it. */
+#define RFI_BASELINE_HASH "00000000000000000000000000000000"
+
 /* ---- decisions ---- */
 
 /* Key of decisions as the columns hold it; they differ in what is admitted and the environment. */

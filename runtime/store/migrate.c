@@ -109,7 +109,9 @@ rf_result rfi_db_migrate(const char *path, const char *const steps[RFI_DB_VERSIO
     if (result == RF_OK && *from < RFI_DB_VERSION) {
         result = rfi_db_begin(&db, WAIT_MS, err); /* nobody writes meanwhile */
         if (result == RF_OK) {
-            result = replace(path, steps, *from, err);
+            result = rfi_db_moved(&db) /* this lock is none of the file that is there now */
+                         ? rfi_db_fail(NULL, path, SQLITE_READONLY_DBMOVED, "migrate", err)
+                         : replace(path, steps, *from, err);
             rfi_db_end(&db, RF_E_DB, NULL); /* nothing was changed in it */
         }
     }

@@ -14,8 +14,6 @@
 #define WAIT_READ_MS  1000  /* a lookup rather answers from the next rung */
 #define WAIT_WRITE_MS 30000 /* a measurement is worth waiting for */
 
-#define BASELINE_HASH "00000000000000000000000000000000"
-
 /* One file of the store. */
 typedef struct layer {
     rfi_db db;
@@ -301,7 +299,7 @@ static double column_ns(sqlite3_stmt *statement, int column)
 static int measured_in(asked *a, const char *campaign, sqlite3_int64 shape_no,
                        const rf_variant *variant, uint32_t grid, rfi_measurement *out)
 {
-    char hash[RFI_HEX] = BASELINE_HASH;
+    char hash[RFI_HEX] = RFI_BASELINE_HASH;
     if (variant)
         rfi_hex(variant->hash, hash);
     sqlite3_stmt *statement = rfi_db_sql(&a->layer->db, RFI_SQL_MEASURED);
@@ -582,7 +580,7 @@ static void bind_ns(sqlite3_stmt *statement, int at, rfi_outcome outcome, double
 
 static rf_result add_measurement(sqlite_store *s, const rfi_measurement *m, rf_error *err)
 {
-    char hash[RFI_HEX] = BASELINE_HASH;
+    char hash[RFI_HEX] = RFI_BASELINE_HASH;
     sqlite3_int64 shape_no = 0;
     const char *outcome = rfi_name(RFI_OUTCOMES, m->outcome);
     rf_result result = check_key(s, &m->key, err);

@@ -78,15 +78,18 @@ static const struct {
 static const char *impossible_number(const rfi_table *table, sqlite3_stmt *row)
 {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (strcmp(table->name, numbers[i].table))
+            continue;
         double value = sqlite3_column_double(row, numbers[i].column); /* NULL = 0 */
-        if (!strcmp(table->name, numbers[i].table) && !(value >= 0 && value <= numbers[i].most))
+        if (!(value >= 0 && value <= numbers[i].most))
             return numbers[i].fault;
     }
     return NULL;
 }
 
-/* min, p10, median, p90, max: each at least the one before; one that is too long is missing. */
-static const char *impossible_times(sqlite3_stmt *row)
+/* min, p10, median, p90, max: each at least the one before; one that is too long is missing. Only
+ * the baseline ran on no grid. */
+static const char *impossible_result(sqlite3_stmt *row)
 {
     const int first = 8, median = 10, last = 12;
     int ok = !strcmp(rfi_column(row, 5), "ok");
@@ -103,6 +106,8 @@ static const char *impossible_times(sqlite3_stmt *row)
     }
     if (ok && !(sqlite3_column_double(row, median) > 0 && sqlite3_column_int64(row, 6) > 0))
         return "is of nothing that was measured";
+    if (ok && !sqlite3_column_int64(row, 4) && strcmp(rfi_column(row, 3), RFI_BASELINE_HASH))
+        return "has an impossible grid";
     return NULL;
 }
 
@@ -116,7 +121,7 @@ const char *rfi_row_fault(const rfi_table *table, sqlite3_stmt *row)
     if (!strcmp(table->name, "shape") && !is_bucket_of_shape(row))
         return "has a bucket that does not follow from its size";
     const char *fault = impossible_number(table, row);
-    return fault || strcmp(table->name, "measurement") ? fault : impossible_times(row);
+    return fault || strcmp(table->name, "measurement") ? fault : impossible_result(row);
 }
 
 /* ---- what should not leave the machine ---- */

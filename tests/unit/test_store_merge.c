@@ -1,6 +1,7 @@
 /* Facts that travel: merge, text out and in, check, migrate, and several writers at once. */
 #define _GNU_SOURCE
 #include <locale.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -447,6 +448,7 @@ static void impossible_numbers_are_refused(void **state)
         {"shape", "shape_no = shape_no + (1 << 32)", "impossible number"},
         {"measurement", "measurement_no = measurement_no + (1 << 32)", "impossible number"},
         {"measurement", "grid = -1", "impossible grid"},
+        {"measurement", "grid = 0", "impossible grid"},
         {"measurement", "samples = -7", "impossible number of samples"},
         {"measurement", "samples = 1 << 32", "impossible number of samples"},
         {"measurement", "order_index = -1", "impossible order_index"},
@@ -543,6 +545,8 @@ static void what_names_the_machine_does_not_leave_it(void **state)
 
 /* ---- migrate ---- */
 
+static pthread_barrier_t begun;
+
 #define EARLIER (RFI_DB_VERSION - 1)
 
 /* Of a schema that never was: finish was called done. */
@@ -574,6 +578,43 @@ static void an_older_file_climbs_on_a_copy(void **state)
     assert_int_equal(access(left, F_OK), -1);
     MUST(rfi_db_migrate(path, no_op, &from, &why)); /* and stays */
     assert_int_equal(from, RFI_DB_VERSION);
+}
+
+/* Gives the file another's name and lets go of it, once somebody waits for it: most likely now. */
+static void *replace_file(void *paths)
+{
+    const char *const *from_to = paths;
+    sqlite3 *db = NULL;
+    int ok =
+        !sqlite3_open(from_to[1], &db) && !sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    pthread_barrier_wait(&begun);
+    usleep(100000);
+    ok = ok && !rename(from_to[0], from_to[1]);
+    sqlite3_close(db);
+    return ok ? paths : NULL;
+}
+
+/* What somebody else had made of it meanwhile may have been written to. */
+static void a_file_that_was_replaced_meanwhile_stays(void **state)
+{
+    fixture *f = *state;
+    static const char *const no_op[RFI_DB_VERSION] = {[EARLIER] = "SELECT 1"};
+    const char *const paths[] = {folder_file(f->folder, "climbed.db"), old_file(f)};
+    struct stat climbed, there;
+    pthread_t other;
+    void *done = NULL;
+    int from = -1;
+    campaign(paths[0], &f->place[0], 2);
+    assert_int_equal(stat(paths[0], &climbed), 0);
+    pthread_barrier_init(&begun, NULL, 2);
+    assert_int_equal(pthread_create(&other, NULL, replace_file, (void *)(uintptr_t)paths), 0);
+    pthread_barrier_wait(&begun);
+    rfi_db_migrate(paths[1], no_op, &from, &why);
+    pthread_join(other, &done);
+    pthread_barrier_destroy(&begun);
+    assert_non_null(done);
+    assert_int_equal(stat(paths[1], &there), 0);
+    assert_int_equal(there.st_ino, climbed.st_ino);
 }
 
 static void a_failed_step_leaves_the_file_and_nothing_else(void **state)
@@ -851,6 +892,7 @@ int main(void)
         FACT(numbers_are_written_alike_in_every_locale),
         FACT(what_names_the_machine_does_not_leave_it),
         FACT(an_older_file_climbs_on_a_copy),
+        FACT(a_file_that_was_replaced_meanwhile_stays),
         FACT(a_failed_step_leaves_the_file_and_nothing_else),
         FACT(without_a_step_there_is_no_way),
         FACT(writers_lose_no_row_and_see_no_lock),
