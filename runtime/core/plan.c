@@ -232,6 +232,7 @@ static int decide(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
     memset(out, 0, sizeof *out);
     if (forced(comm, shape, out) || stored(comm, shape, out))
         return 1;
+    out->median_us = out->baseline_us = 0; /* of a decision that cannot be used */
     rfi_class_choice choice;
     if (!rfi_class_choose(comm, shape, &choice))
         return 0;

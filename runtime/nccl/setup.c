@@ -259,8 +259,7 @@ static int decide(rfi_entry *e)
             uint64_t bytes = shapes[i].hidden * rf_dtype_size(shapes[i].dtype);
             if (rf_plan_query(e->comm, l, shapes[i].hidden, shapes[i].dtype, (rf_mode)l, &plan))
                 continue;
-            int known =
-                plan.rung == RF_RUNG_FORCED || (plan.rung < RF_RUNG_CLASS && plan.baseline_us > 0);
+            int known = plan.rung == RF_RUNG_FORCED || plan.baseline_us > 0;
             int ours = known && !plan.fallback;
             e->ours[l][shapes[i].dtype][rfi_shim_size(bytes)] = (unsigned char)ours;
             n_ours += ours;

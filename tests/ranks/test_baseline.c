@@ -63,7 +63,8 @@ static shared *memory;
 
 static struct theirs {
     int rank, calls;
-    int slow, wrong, near, fails;
+    int slow, wrong, near;
+    rf_result fails;
     uint32_t meetings;
 } theirs;
 
@@ -107,7 +108,7 @@ static rf_result reduce(void *ctx, const void *in, void *out, uint64_t count, rf
                (unsigned long long)count);
     theirs.calls++;
     if (theirs.fails)
-        return RF_E_BACKEND;
+        return theirs.fails;
     job *j = &jobs[n++ % 4096];
     *j = (job){in, out, count};
     return stream ? rf_cpu_stream_call(stream, sum, j) : sum(j);
@@ -322,8 +323,9 @@ static void bad(int rank, int world, void *arg)
     s = tune(&c, &eager, 1);
     RANK_CHECK(s.warm == 1, "measured again, though it is known to fail");
     theirs.wrong = 0;
-    theirs.fails = 1;
+    theirs.fails = rank == 1 ? RF_E_BACKEND : RF_E_POISONED; /* which follows from the other */
     s = tune(&c, &graph, 1);
+    theirs.fails = RF_E_BACKEND;
     RANK_CHECK(s.infeasible == 1 && s.measured == 1, "%u failed, %u measured", s.infeasible,
                s.measured);
     RANK_CHECK(!plan_of(&c, &graph).fallback, "a failing one won");

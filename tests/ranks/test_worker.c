@@ -334,6 +334,14 @@ static void times(int rank, int world, void *arg)
         double all = (seconds() - start) * 1e6;
         RANK_CHECK(us[0] >= NAP_US && us[1] >= NAP_US, "mode %d: %g %g", mode, us[0], us[1]);
         RANK_CHECK(16 * (us[0] + us[1]) <= all, "mode %d: %g %g of %g", mode, us[0], us[1], all);
+        rf_tune_options options = RF_TUNE_OPTIONS_INIT;
+        rf_tune_summary summary;
+        rf_plan_info planned;
+        options.rounds = 1;
+        RANK_CHECK(rf_tune(comm, 0, &shape, 1, &options, &summary, &err) == RF_OK, "%s", err.text);
+        rf_plan_query(comm, 0, N, RF_F32, (rf_mode)mode, &planned);
+        RANK_CHECK(planned.median_us >= NAP_US && planned.median_us <= summary.seconds * 1e6,
+                   "mode %d: %g of %g s", mode, planned.median_us, summary.seconds);
     }
     group_close(comm);
 }
