@@ -158,7 +158,7 @@ rf_result rfi_db_open_any_version(rfi_db *db, const char *path, rfi_access acces
 /* Leaves an empty database at `path`, and its folder (0700) and file (0600) where there were none.
  * An empty file is as good as none: it is all that a failure leaves, or somebody who was killed,
  * once the next one has looked at it. Any other that exists is left alone, whatever it is. A link
- * that leads nowhere is an error. */
+ * that leads nowhere is an error, and so is a file that stays locked. */
 rf_result rfi_db_create(const char *path, rf_error *err);
 void rfi_db_close(rfi_db *db);
 /* $RANKFOLD_DB, or the file in the user's state folder; empty on failure. */

@@ -537,16 +537,20 @@ static rf_result create(const char *path, rf_error *err)
         if (mknod(path, S_IFREG | 0600, 0) && errno != EEXIST)
             return system_fail(path, "create", err);
     }
-    rf_result found = check_file(path, NULL); /* whoever opens it is told what is wrong */
-    if (found == RF_E_DB_ABSENT)
+    rfi_db db;
+    rf_error why = {0};
+    int version;
+    rf_result found = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, WAIT_MS, &version, &why);
+    if (found == RF_OK)
+        rfi_db_close(&db);
+    if (found == RF_E_DB_LOCKED) /* whoever opens it would wait as long again */
+        return rfi_fail(err, found, -1, "database", "%s", why.text);
+    if (found != RF_E_DB_ABSENT)
+        return RF_OK; /* whoever opens it is told what is wrong */
+    if (stat(path, &st))
         return rfi_fail(err, RF_E_DB, -1, "database",
                         "%.300s: is a link to nothing; make what it leads to, or remove it", path);
-    rfi_db db;
-    int version;
-    if (found == RF_OK &&
-        !(found = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, WAIT_MS, &version, NULL)))
-        rfi_db_close(&db);
-    return found == RF_E_DB_ABSENT ? fill(path, err) : RF_OK;
+    return fill(path, err);
 }
 
 rf_result rfi_db_create(const char *path, rf_error *err)
