@@ -539,7 +539,7 @@ static rf_result create(const char *path, rf_error *err)
     }
     rfi_db db;
     rf_error why = {0};
-    int version;
+    int version = 0;
     rf_result found = rfi_db_open_any_version(&db, path, RFI_DB_WRITE, WAIT_MS, &version, &why);
     if (found == RF_OK)
         rfi_db_close(&db);
