@@ -21,12 +21,14 @@ int rf_cli_db(int argc, char **argv);
 
 /* ---- options (options.c) ---- */
 
+#define RF_CLI_MOST_RANKS  8
 #define RF_CLI_MOST_ROUNDS 1000
 
 typedef enum rf_cli_kind {
     RF_CLI_FLAG,    /* int *: 1 when given */
     RF_CLI_TEXT,    /* const char ** */
     RF_CLI_NUMBER,  /* uint64_t *: a whole decimal number from 1 */
+    RF_CLI_RANKS,   /* uint64_t *: 1 to RF_CLI_MOST_RANKS */
     RF_CLI_ROUNDS,  /* uint32_t *: 1 to RF_CLI_MOST_ROUNDS */
     RF_CLI_TIME,    /* uint32_t *, in milliseconds, from 1: 90, 90s, 500ms, 2m */
     RF_CLI_BACKEND, /* rf_backend_kind *: cpu, cuda */
@@ -53,7 +55,7 @@ typedef struct rf_cli_syntax {
 
 #define RF_CLI_WORLD_OPTION(n)                                                                     \
     {                                                                                              \
-        "ranks", 'n', "N", RF_CLI_NUMBER, (n),                                                     \
+        "ranks", 'n', "N", RF_CLI_RANKS, (n),                                                      \
             "start N ranks here, 1 to 8 (default: the launcher's, else 2)"                         \
     }
 #define RF_CLI_DB_OPTION(setup)                                                                    \
@@ -141,7 +143,7 @@ typedef struct rf_cli_shapes {
 #define RF_CLI_SHAPE_OPTIONS(s)                                                                    \
     {"shapes",     0,                                                                              \
      "LIST",       RF_CLI_TEXT,                                                                    \
-     &(s)->shapes, "such as bf16:16x4096,f32:1x65536 (dtype:rows x hidden)"},                      \
+     &(s)->shapes, "such as bf16:16x4096,f32:65536:graph (dtype:rows x hidden:mode)"},             \
         {"hidden", 0, "LIST", RF_CLI_TEXT, &(s)->hidden, "hidden sizes (default 4096)"},           \
         {"rows", 0, "LIST", RF_CLI_TEXT, &(s)->rows, "rows (default 1,4,16,64,256)"},              \
         {"dtype", 0, "LIST", RF_CLI_TEXT, &(s)->dtype, "f32, bf16, f16 (default bf16,f32)"},       \
@@ -178,6 +180,8 @@ typedef int (*rf_cli_rank_fn)(const rf_bootstrap *boot, void *ctx);
  * every rank returned 0. If one fails or dies, the others get a grace period to say so, then end
  * too; no process is left behind, Ctrl-C and kill -9 of the parent included. */
 int rf_cli_world(uint64_t n, rf_cli_rank_fn fn, void *ctx);
+/* Is it this process that speaks for that world: not one of a launcher's other ranks? */
+int rf_cli_world_speaks(uint64_t n);
 
 typedef struct rf_cli_setup {
     rf_backend_kind backend;

@@ -94,10 +94,13 @@ static int buffer_open(buffer *b)
 static int buffer_close(buffer *b, int show)
 {
     int bad = fclose(b->stream);
-    if (!bad && show)
-        bad = fwrite(b->text, 1, b->bytes, stdout) != b->bytes || fflush(stdout);
     if (bad)
         rf_cli_error("db: %s", strerror(errno));
+    if (!bad && show && (fwrite(b->text, 1, b->bytes, stdout) != b->bytes || fflush(stdout))) {
+        rf_cli_error("cannot write the output: %s", strerror(errno));
+        clearerr(stdout); /* said, and why */
+        bad = 1;
+    }
     free(b->text);
     return bad || !show ? RF_CLI_FAILURE : RF_CLI_OK;
 }

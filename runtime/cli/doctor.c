@@ -286,11 +286,14 @@ int rf_cli_doctor(int argc, char **argv)
     if (code < 0)
         code = rf_cli_shapes_read(&j.shapes);
     if (code == RF_CLI_OK && j.shapes.n) {
-        printf("rankfold %s\n", rf_version_string());
-        int broken = check_here(&j);
+        int speaks = rf_cli_world_speaks(n), broken = 0;
+        if (speaks) {
+            printf("rankfold %s\n", rf_version_string());
+            broken = check_here(&j);
+        }
         code = rf_cli_world(n, rank, &j);
         code = broken && code == RF_CLI_OK ? RF_CLI_FAILURE : code;
-        if (code != RF_CLI_USAGE)
+        if (speaks && code != RF_CLI_USAGE)
             puts(code == RF_CLI_OK ? "all well" : "something is broken: see the crosses");
     }
     rf_cli_shapes_free(&j.shapes);

@@ -28,8 +28,9 @@ static void help(void)
          "and measured beforehand.\n\nCommands:");
     for (size_t i = 0; i < n_commands; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
-    puts("\n'rankfold COMMAND --help' has the details. Commands that run ranks start them (-n N),\n"
-         "or take part in a launcher's world (torchrun, mpirun).\n\n"
+    puts("\n'rankfold COMMAND --help' has the details, 'rankfold --version' says the version.\n"
+         "Commands that run ranks start them (-n N), or take part in a launcher's world\n"
+         "(torchrun, mpirun).\n\n"
          "Exit codes: 0 all well, 1 something failed, 2 wrong usage.\n\nEnvironment:");
 #define RF_X(name, text) printf("  %-21s %s\n", #name, text);
     RF_ENV_LIST(RF_X)

@@ -100,6 +100,11 @@ static int admitted(const char *text, uint32_t *out)
     }
 }
 
+static int ranks(const char *text, uint64_t *out)
+{
+    return number(text, out) && *out <= RF_CLI_MOST_RANKS;
+}
+
 /* 1 = stored. */
 static int store(const rf_cli_option *o, const char *text)
 {
@@ -112,6 +117,8 @@ static int store(const rf_cli_option *o, const char *text)
         return 1;
     case RF_CLI_NUMBER:
         return number(text, o->into);
+    case RF_CLI_RANKS:
+        return ranks(text, o->into);
     case RF_CLI_ROUNDS:
         return rounds(text, o->into);
     case RF_CLI_TIME:
@@ -133,6 +140,7 @@ static int usage(const rf_cli_syntax *s)
 int rf_cli_parse(const rf_cli_syntax *s, int argc, char **argv, int *rest)
 {
     static const char *const expected[] = {[RF_CLI_NUMBER] = "a whole number from 1",
+                                           [RF_CLI_RANKS] = "1 to 8 ranks",
                                            [RF_CLI_ROUNDS] = "a whole number from 1 to 1000",
                                            [RF_CLI_TIME] = "a time such as 90, 500ms or 2m",
                                            [RF_CLI_BACKEND] = "cpu or cuda",

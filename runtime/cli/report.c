@@ -109,8 +109,6 @@ static void table(report *r, const char *title, const char *columns, const char 
 
 /* ---- curves ---- */
 
-#define MAX_WORLD 8
-
 typedef struct chart {
     const char *quantity, *label; /* column of the data, axis */
     int logarithmic;
@@ -124,8 +122,8 @@ static const chart charts[] = {
 /* One data file a world: bytes and microseconds. counts[world] = points. */
 typedef struct points {
     const report *r;
-    FILE *file[MAX_WORLD + 1];
-    unsigned counts[MAX_WORLD + 1];
+    FILE *file[RF_CLI_MOST_RANKS + 1];
+    unsigned counts[RF_CLI_MOST_RANKS + 1];
     double low[2], high[2]; /* of bytes, and of microseconds */
 } points;
 
@@ -143,7 +141,7 @@ static void one_point(void *ctx, sqlite3_stmt *row)
 {
     points *p = ctx;
     int world = sqlite3_column_int(row, 0);
-    if (world < 1 || world > MAX_WORLD)
+    if (world < 1 || world > RF_CLI_MOST_RANKS)
         return;
     char path[300];
     snprintf(path, sizeof path, "%s/world%d", p->r->folder, world);
@@ -184,7 +182,7 @@ static int write_script(report *r, const chart *c, const points *p, int number)
         fputs("set yrange [0:*]\n", f);
     fprintf(f, "set xlabel 'bytes'\nset ylabel '%s'\nset key top left\nset grid\nplot ", c->label);
     const char *comma = "";
-    for (int w = 1; w <= MAX_WORLD; w++)
+    for (int w = 1; w <= RF_CLI_MOST_RANKS; w++)
         if (p->counts[w]) {
             fprintf(f, "%s'world%d' using 1:%s with linespoints linewidth 2 title '%d rank%s'",
                     comma, w, c->quantity, w, rf_cli_s((uint64_t)w));
@@ -311,7 +309,7 @@ static void curves(report *r, const host_list *hosts, size_t first, const char *
         const char *const texts[] = {hosts->at[h].hw, dtype, mode};
         r->rc = rfi_db_query(&r->db, sql, 3, texts, one_point, &p, &r->err);
     }
-    for (int w = 1; w <= MAX_WORLD; w++) {
+    for (int w = 1; w <= RF_CLI_MOST_RANKS; w++) {
         total += p.counts[w];
         if (p.file[w] && fclose(p.file[w]) != 0)
             fail(r, "data for gnuplot");
@@ -404,7 +402,7 @@ static void remove_folder(const report *r)
         snprintf(path, sizeof path, "%s/%s", r->folder, fixed[i]);
         unlink(path);
     }
-    for (int w = 1; w <= MAX_WORLD; w++) {
+    for (int w = 1; w <= RF_CLI_MOST_RANKS; w++) {
         snprintf(path, sizeof path, "%s/world%d", r->folder, w);
         unlink(path);
     }

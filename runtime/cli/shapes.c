@@ -203,8 +203,8 @@ int rf_cli_shapes_read(rf_cli_shapes *s)
 {
     int has_product = s->hidden || s->rows || s->dtype || s->bytes || s->mode;
     if ((s->shapes && has_product) || (s->bytes && (s->hidden || s->rows))) {
-        rf_cli_error("give the shapes one way: --shapes, or --bytes, or --hidden and --rows "
-                     "(the last two with --dtype and --mode)");
+        rf_cli_error("give the shapes one way: --shapes, or --bytes, or --hidden and --rows; "
+                     "--dtype and --mode go with the latter two");
         return RF_CLI_USAGE;
     }
     s->n = 0;

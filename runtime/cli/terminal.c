@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,9 +51,11 @@ const char *rf_cli_s(uint64_t n)
 
 int rf_cli_finish(int code)
 {
+    errno = 0; /* a write that failed before has lost it */
     int bad = ferror(stdout) | fflush(stdout);
     if (bad)
-        rf_cli_error("cannot write the output");
+        rf_cli_error("cannot write the output%s%s", errno ? ": " : "",
+                     errno ? strerror(errno) : "");
     return bad && code == RF_CLI_OK ? RF_CLI_FAILURE : code;
 }
 

@@ -62,7 +62,7 @@ int rf_cli_variants(int argc, char **argv)
     uint64_t world = 0;
     int json = 0, rest;
     const rf_cli_option options[] = {
-        {"world", 'w', "N", RF_CLI_NUMBER, &world, "only those for N ranks"},
+        {"world", 'w', "N", RF_CLI_RANKS, &world, "only those for N ranks"},
         {"json", 0, NULL, RF_CLI_FLAG, &json, "as JSON"},
     };
     const rf_cli_syntax syntax = RF_CLI_SYNTAX(

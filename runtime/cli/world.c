@@ -13,7 +13,6 @@
 #include "cli/cli.h"
 #include "cli/world.h"
 
-#define MAX_WORLD     8
 #define DEFAULT_WORLD 2
 #define GRACE_SECONDS 10.0 /* for the others to say what they saw when one rank died */
 
@@ -36,7 +35,7 @@ int rf_cli_world_hand_over(const char *text)
 
 typedef struct family {
     int n, left;
-    pid_t pid[MAX_WORLD];
+    pid_t pid[RF_CLI_MOST_RANKS];
     words *words; /* n of them, shared */
     int failed;   /* exit code so far */
     int ended;    /* signals from here on are our own: no news */
@@ -186,13 +185,14 @@ static int fork_world(int n, rf_cli_rank_fn fn, void *ctx)
 
 /* ---- which world ---- */
 
-static int has_launcher(void)
+/* This process's rank in a launcher's world, as text; NULL = there is none. */
+static const char *launched(void)
 {
     static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i]))
-            return 1;
-    return 0;
+    const char *rank = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++)
+        rank = getenv(names[i]);
+    return rank;
 }
 
 static int join_launcher(rf_cli_rank_fn fn, void *ctx)
@@ -208,11 +208,13 @@ static int join_launcher(rf_cli_rank_fn fn, void *ctx)
 
 int rf_cli_world(uint64_t n, rf_cli_rank_fn fn, void *ctx)
 {
-    if (n == 0 && has_launcher())
+    if (n == 0 && launched())
         return join_launcher(fn, ctx);
-    if (n > MAX_WORLD) {
-        rf_cli_error("-n %llu: expected 1 to %d ranks", (unsigned long long)n, MAX_WORLD);
-        return RF_CLI_USAGE;
-    }
     return fork_world(n ? (int)n : DEFAULT_WORLD, fn, ctx);
+}
+
+int rf_cli_world_speaks(uint64_t n)
+{
+    const char *rank = n ? NULL : launched();
+    return !rank || strcmp(rank, "0") == 0;
 }

@@ -112,8 +112,8 @@ static rf_result enter(rf_comm *comm, int index, rf_dtype dtype, rfi_channel **c
     if (__builtin_expect(comm->closed, 0))
         FAIL(comm, NULL, RF_E_CLOSED, comm->rank, "the comm is closed");
     if (__builtin_expect(index < 0 || (uint32_t)index >= comm->n_channels, 0))
-        FAIL(comm, NULL, RF_E_CHANNEL, comm->rank, "channel %d: %u are open", index,
-             comm->n_channels);
+        FAIL(comm, NULL, RF_E_CHANNEL, comm->rank, "channel %d: expected 0 to %u, which are open",
+             index, comm->n_channels - 1);
     *channel = &comm->channels[index];
     if (__builtin_expect((unsigned)dtype >= RFI_DTYPES, 0))
         FAIL(comm, *channel, RF_E_DTYPE, comm->rank, "dtype %d: expected 0 to %d", (int)dtype,

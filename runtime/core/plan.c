@@ -52,8 +52,9 @@ static rf_result check_arguments(const rf_comm *comm, int channel, const rf_shap
                                  rf_error *err)
 {
     if (channel < 0 || (uint32_t)channel >= comm->n_channels)
-        return rfi_fail(err, RF_E_CHANNEL, comm->rank, STEP, "channel %d: %u are open", channel,
-                        comm->n_channels);
+        return rfi_fail(err, RF_E_CHANNEL, comm->rank, STEP,
+                        "channel %d: expected 0 to %u, which are open", channel,
+                        comm->n_channels - 1);
     if ((n && !shapes) || n > RFI_SHAPES_MAX)
         return rfi_fail(err, RF_E_ARG, comm->rank, STEP, "%zu shapes at %p: expected at most %d", n,
                         (const void *)shapes, RFI_SHAPES_MAX);

@@ -19,8 +19,8 @@ rf_result rfi_variants_open(rf_comm *comm, rf_error *err)
                 n += comm->config.packs[p]->shards[s]->n;
     if (!n)
         return rfi_fail(err, RF_E_VARIANT, comm->rank, "packs",
-                        "none of the %zu packs (%zu shards) has a variant for world %d",
-                        comm->config.n_packs, shards_n, comm->world);
+                        "no pack has a variant for world %d (packs: %zu, shards: %zu)", comm->world,
+                        comm->config.n_packs, shards_n);
     comm->variants = malloc(n * sizeof *comm->variants);
     comm->by_hash = malloc(n * sizeof *comm->by_hash);
     if (!comm->variants || !comm->by_hash)
