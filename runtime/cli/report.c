@@ -23,6 +23,7 @@ typedef struct report {
     rfi_db db;
     char folder[256]; /* temporary, for gnuplot */
     rf_error err;
+    unsigned rows;        /* of the table that is being written */
     rf_result rc;         /* first failure */
     sigset_t usual, held; /* signals that are blocked as ever, and that are now */
 } report;
@@ -78,6 +79,7 @@ static void escaped(FILE *f, const char *text)
 static void cell_row(void *ctx, sqlite3_stmt *row)
 {
     report *r = ctx;
+    r->rows++;
     fputs("<tr>", r->page);
     for (int i = 0; i < sqlite3_column_count(row); i++) {
         int type = sqlite3_column_type(row, i);
@@ -103,8 +105,9 @@ static void table(report *r, const char *title, const char *columns, const char 
             break;
     }
     fputs("</tr>\n", r->page);
+    r->rows = 0;
     r->rc = rfi_db_query(&r->db, sql, 0, NULL, cell_row, r, &r->err);
-    fputs("</table>\n", r->page);
+    fputs(r->rows ? "</table>\n" : "</table>\n<p>None.</p>\n", r->page);
 }
 
 /* ---- curves ---- */
@@ -363,8 +366,8 @@ static void write_page(report *r)
           "FROM hosts ORDER BY hw_fp");
     all_curves(r);
     table(r, "Where one kind takes over from another",
-          "transports|op|ranks|dtype|mode|opt-ins|from bytes|to bytes|kind|us|us|the next kind, "
-          "there|us|hardware",
+          "transports|op|ranks|dtype|mode|opt-ins|from bytes|to bytes|kind|us at the first|us at "
+          "the last|next kind there|us of the next|hardware",
           "SELECT transports, op, world, dtype, mode, admits, from_bytes, to_bytes, kind, from_us, "
           "to_us, rival, rival_us, host FROM takeover");
     table(r, "What runs",
