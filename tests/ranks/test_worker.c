@@ -268,6 +268,11 @@ static void hangs(int rank, int world, void *arg)
         RANK_CHECK(rc == RF_E_TIMEOUT && strstr(err.text, "did not arrive within the deadline"),
                    "mode %d: %s: %s", mode, rf_strerror(rc), err.text);
         RANK_CHECK(rf_comm_reset(comm, 20000, &err) == RF_OK, "%s", err.text);
+        double us;
+        rc = rf_time(comm, 0, &shape, 1, &us, 1, &err);
+        RANK_CHECK(rc == RF_E_TIMEOUT && strstr(err.text, "did not arrive within the deadline"),
+                   "mode %d: %s: %s", mode, rf_strerror(rc), err.text);
+        RANK_CHECK(rf_comm_reset(comm, 20000, &err) == RF_OK, "%s", err.text);
     }
     group_close(comm);
 }
@@ -288,10 +293,9 @@ static void counts(int rank, int world, void *arg)
         uint32_t calls;
         int runs; /* of one sample: the call that the ranks meet in is one more */
     } rows[] = {
-        {RF_EAGER, 10, 10},
-        {RF_GRAPH, 10, 10},
-        {RF_GRAPH, 64, 64},
-        {RF_GRAPH, 65, 2 * 64}, /* whole graphs */
+        {RF_EAGER, 0, 1}, /* one is the least */
+        {RF_EAGER, 10, 10}, {RF_GRAPH, 10, 10},
+        {RF_GRAPH, 64, 64}, {RF_GRAPH, 65, 2 * 64}, /* whole graphs */
     };
     rf_comm *comm = open_comm(arg, NTH_kernel_takes_notes, rank);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
