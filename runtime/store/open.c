@@ -534,6 +534,7 @@ static rf_result create(const char *path, rf_error *err)
         rf_result result = make_folders(path, err);
         if (result)
             return result;
+        /* To open and close it would drop the locks that this process may have on it by then. */
         if (mknod(path, S_IFREG | 0600, 0) && errno != EEXIST)
             return system_fail(path, "create", err);
     }
