@@ -57,6 +57,23 @@ extern "C" {
 
 #define RF_API __attribute__((visibility("default")))
 
+/* What a struct that begins with its size starts as: all else zero, which means "the default". C++
+ * has designated initialisers from C++20 on only. */
+#ifdef __cplusplus
+extern "C++" template <typename type> inline type rf_sized()
+{
+    type fresh = {};
+    fresh.struct_size = sizeof fresh;
+    return fresh;
+}
+#define RF_SIZED(type) ::rf_sized<type>()
+#else
+#define RF_SIZED(type)                                                                             \
+    {                                                                                              \
+        .struct_size = sizeof(type)                                                                \
+    }
+#endif
+
 /* ================================================= version
  * ================================================= */
 
@@ -202,7 +219,11 @@ RF_API void rf_bootstrap_free(rf_bootstrap *boot);
 /* A static archive of kernels, librankfold_<sku>.a. Declare the ones that you link:
  * RF_DECLARE_PACK(cpu); then &rf_pack_cpu. */
 typedef struct rf_pack rf_pack;
+#ifdef __cplusplus
+#define RF_DECLARE_PACK(sku) extern "C" const rf_pack rf_pack_##sku /* outside of functions */
+#else
 #define RF_DECLARE_PACK(sku) extern const rf_pack rf_pack_##sku
+#endif
 /* In librankfold.so only, where nobody names them: the packs that it holds, NULL behind the last.
  */
 extern RF_API const rf_pack *const rf_packs[];
@@ -301,10 +322,7 @@ typedef struct rf_config {
     void *log_ctx;
 } rf_config;
 
-#define RF_CONFIG_INIT                                                                             \
-    {                                                                                              \
-        .struct_size = sizeof(rf_config)                                                           \
-    }
+#define RF_CONFIG_INIT RF_SIZED(rf_config)
 
 /* What one rank will allocate at most, in bytes. cpu: a little more than twice the capacity for
  * each channel, at most 2 MiB, of host memory that the ranks share. cuda: for each channel four
@@ -518,10 +536,7 @@ typedef struct rf_tune_options {
     void *progress_ctx;
 } rf_tune_options;
 
-#define RF_TUNE_OPTIONS_INIT                                                                       \
-    {                                                                                              \
-        .struct_size = sizeof(rf_tune_options)                                                     \
-    }
+#define RF_TUNE_OPTIONS_INIT RF_SIZED(rf_tune_options)
 
 typedef struct rf_tune_summary {
     uint32_t shapes, warm; /* warm: answered from the database, nothing measured */
