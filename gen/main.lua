@@ -140,6 +140,10 @@ local function print_source(name, pack)
     fail(("SKU %s has no variant '%s'"):format(pack.sku, name))
 end
 
+local function count(n, noun)
+    return ("%d %s%s"):format(n, noun, n == 1 and "" or "s")
+end
+
 local function list(pack)
     for _, entry in ipairs(pack.variants) do
         io.write(("%-48s %-16s %s\n"):format(entry.name, entry.shard, entry.hash))
@@ -216,8 +220,8 @@ local function main(args)
     if not n then
         fail(reason)
     elseif n > 0 then
-        print(("gen: SKU %s: %d kernels in %d shards, %d files changed")
-            :format(args.sku, pack.kernels, #pack.shards, n))
+        print(("gen: SKU %s: %s in %s, %s changed")
+            :format(args.sku, count(pack.kernels, "kernel"), count(#pack.shards, "shard"), count(n, "file")))
     end
     if part then
         print(("gen: to compile them: ninja -f %s/%s/build.ninja"):format(out, args.sku))

@@ -192,14 +192,18 @@ local function by_name(a, b)
     return a.name < b.name
 end
 
--- Sorted lists of {name, v} that exist and of {name, v, reason} that cannot; or nil and a complaint.
+-- Sorted lists of {name, v} that exist and of {name, v, reason} that cannot; or nil and a complaint. A set of
+-- which nothing can be is a mistake; some of one cannot be in most SKUs.
 local function expand(spec)
     local kept, refused, seen = {}, {}, {}
     local complaint
     for i, set in ipairs(spec.sets) do
+        local some, why_none = false, nil
         each_combination(set, function(v)
             local name = variant.name(v)
             local feasible, reason = tactics.feasible(v)
+            some = some or feasible
+            why_none = why_none or not feasible and ("%s: %s"):format(name, reason)
             if seen[name] then
                 complaint = complaint or feasible
                     and ("sets[%d]: %s is in sets[%d] already"):format(i, name, seen[name])
@@ -212,6 +216,7 @@ local function expand(spec)
                 refused[#refused + 1] = { name = name, v = v, reason = reason }
             end
         end)
+        complaint = complaint or not some and ("sets[%d]: nothing of it can be: %s"):format(i, why_none)
     end
     if complaint then
         return nil, complaint
@@ -262,9 +267,7 @@ function sku.parse(text, path, name, limit)
     for _, entry in ipairs(kept) do
         kernels = kernels + tactics.kernels(entry.v)
     end
-    if #kept == 0 then
-        return nil, path .. ": sets: nothing in them is feasible (--why says why)"
-    elseif #kept > limit then
+    if #kept > limit then
         return nil, ("%s: sets: %d variants, at most %d"):format(path, #kept, limit)
     elseif kernels > limit then
         return nil, ("%s: sets: %d kernels, at most %d"):format(path, kernels, limit)

@@ -121,7 +121,10 @@ function Sku.test_bad_files_are_refused_with_file_field_and_reason()
         { helper.sku { tactic = '{ "os" }' }, "x.lua: sets[1].tactic: unknown field" },
         { sets(set_of(), set_of { world = "{ 2, 3 }" }),
             "x.lua: sets[2]: ar_w2_f32_h0_os_cpu_flag_scalar_u1_ca is in sets[1] already" },
-        { helper.sku { wire = '{ "nan" }' }, "x.lua: sets: nothing in them is feasible" },
+        { helper.sku { wire = '{ "nan" }' }, "x.lua: sets[1]: nothing of it can be: "
+            .. "ar_w1_f32_h0_os_cpu_nan_scalar_u1_ca: transport cpu signals through wire flag, not nan" },
+        { sets(set_of(), set_of { isa = '{ "avx2" }', unroll = "{ 3 }" }), "x.lua: sets[2]: nothing of it can be: "
+            .. "ar_w1_f32_h0_os_cpu_flag_avx2_u3_ca: unroll 3 is no power of two" },
         { helper.sku { transport = '{ "cpu", "peer" }' }, "x.lua: sets[1].transport: a set has one" },
         { helper.sku { transport = '{ "peer" }' }, "x.lua: sets[1].copy: transport peer has no such axis" },
         { helper.sku { threads = "{ 256 }" }, "x.lua: sets[1].threads: transport cpu has no such axis" },
