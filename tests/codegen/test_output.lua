@@ -139,6 +139,17 @@ function Output.test_a_file_in_the_way_is_named()
     luaunit.assertEquals(files.read(root .. "/generated/tiny"), "a file")
 end
 
+function Output.test_a_pack_for_gpus_without_nvcc_says_where_it_comes_from()
+    local root = helper.tree()
+    helper.write(root .. "/gen/sku/tiny.lua", helper.peer_sku())
+    luaunit.assertStrContains(helper.gen(root, "tiny"), "SKU tiny: 1 kernel in 1 shard, 6 files changed")
+    local out, code = helper.sh(("cd '%s' && mkdir bin && ln -s \"$(command -v ninja)\" bin/ && "
+        .. "PATH=\"$PWD/bin\" ninja -j1 -f generated/tiny/build.ninja"):format(root))
+    luaunit.assertEquals(code, 1)
+    luaunit.assertStrContains(out, "\nno nvcc: sh gen/setup --gpu-tools\n")
+    luaunit.assertNil(out:find("not found", 1, true))
+end
+
 function Output.test_wrong_command_lines_are_refused()
     local root = tree_with()
     local cases = {
