@@ -1,10 +1,13 @@
 /* Decisions as C: needs rankfold.h only, so that a product compiles it against an installed prefix.
  */
+#define _GNU_SOURCE
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/group.h"
+#include "core/hash.h"
 #include "store/ladder.h"
 #include "store/maintain.h"
 #include "store/names.h"
@@ -112,8 +115,8 @@ static int known(sqlite3_stmt *row)
 typedef struct table {
     const char *const *hw; /* the hosts that are wanted; n = 0: all */
     size_t n;
-    FILE *out;
-    uint64_t rows; /* written */
+    FILE *out; /* the rows' text */
+    uint64_t rows;
 } table;
 
 static int wanted(const table *t, const char *hw)
@@ -130,8 +133,7 @@ static void write_row(void *ctx, sqlite3_stmt *row)
     FILE *out = t->out;
     if (!wanted(t, rfi_column(row, 0)) || !known(row))
         return;
-    if (++t->rows == 1)
-        fputs("\nstatic const row rows[] = {\n", out);
+    t->rows++;
     const char *name = rfi_column(row, 11);
     fputs("    {", out);
     write_bytes(rfi_column(row, 0), out);
@@ -174,22 +176,29 @@ static int is_identifier(const char *name)
     return 1;
 }
 
-static rf_result write_all(rfi_db *db, const char *name, table *t, rf_error *err)
+static rf_result write_all(rfi_db *db, const char *name, table *t, FILE *out, rf_error *err)
 {
-    sqlite3_stmt *generation = rfi_db_sql(db, RFI_SQL_GENERATION);
-    uint64_t number = 1;
-    if (rfi_db_step(generation) == SQLITE_ROW)
-        number = (uint64_t)sqlite3_column_int64(generation, 0);
-    if (generation)
-        sqlite3_reset(generation);
-
-    fprintf(t->out, head, name, name, name);
-    rf_result result = rfi_db_query(db, environments_sql, 0, NULL, write_environment, t->out, err);
+    char *text = NULL;
+    size_t bytes = 0;
+    t->out = open_memstream(&text, &bytes);
+    if (!t->out)
+        return rfi_fail(err, RF_E_MEMORY, -1, "database", "out of memory");
+    rf_result result = rfi_db_query(db, rows_sql, 0, NULL, write_row, t, err);
+    int lost = ferror(t->out);
+    if ((fclose(t->out) || lost) && result == RF_OK)
+        result = rfi_fail(err, RF_E_MEMORY, -1, "database", "out of memory");
+    fprintf(out, head, name, name, name);
     if (result == RF_OK)
-        result = rfi_db_query(db, rows_sql, 0, NULL, write_row, t, err);
-    if (t->rows)
-        fputs("};\n\n", t->out);
-    fprintf(t->out, tail, name, number, t->rows, t->rows ? "rows" : "0");
+        result = rfi_db_query(db, environments_sql, 0, NULL, write_environment, out, err);
+    if (result == RF_OK) {
+        if (t->rows)
+            fprintf(out, "\nstatic const row rows[] = {\n%s};\n\n", text);
+        /* Follows from the rows, so that the same decisions give the same file, however they came
+         * together; as many bits as every reader of JSON takes. */
+        uint64_t generation = rfi_hash64(text, bytes) >> 12;
+        fprintf(out, tail, name, generation, t->rows, t->rows ? "rows" : "0");
+    }
+    free(text);
     return result;
 }
 
@@ -199,10 +208,10 @@ rf_result rfi_db_freeze(rfi_db *db, const char *name, const char *const *hw, siz
     if (!is_identifier(name))
         return rfi_fail(err, RF_E_ARG, -1, "database",
                         "%.60s is no C identifier that a program may have", name);
-    table t = {.hw = hw, .n = n, .out = out};
+    table t = {.hw = hw, .n = n};
     rf_result result = rfi_db_begin_read(db, err);
     if (result == RF_OK)
-        result = rfi_db_end(db, write_all(db, name, &t, err), err);
+        result = rfi_db_end(db, write_all(db, name, &t, out, err), err);
     *rows = t.rows;
     if (result == RF_OK && ferror(out))
         result = rfi_fail(err, RF_E_SYSTEM, -1, "database", "freeze: write failed");
