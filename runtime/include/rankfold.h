@@ -27,22 +27,22 @@
  *
  * Rules that hold everywhere, said once:
  *  - Collective means: every rank calls it, in the same order, with the same arguments. All ranks
- * get the same verdict; where arguments differ between ranks, all get RF_E_MISMATCH and the text
- * names a rank and the difference.
+ *    get the same verdict; where arguments differ between ranks, all get RF_E_MISMATCH and the text
+ *    names a rank and the difference.
  *  - A collective that times out or loses a rank on the way (E_TIMEOUT, E_PEER) leaves the ranks at
- * different places, so later collectives of that comm fail with the same error. Prepared calls go
- * on as long as all ranks live; then destroy the comm and create another.
+ *    different places, so later collectives of that comm fail with the same error. Prepared calls
+ *    go on as long as all ranks live; then destroy the comm and create another.
  *  - On failure nothing has changed, nothing is leaked, and out parameters are untouched, unless
- * the function says otherwise.
+ *    the function says otherwise. Errors are named without their RF_.
  *  - `rf_error *err` may be NULL. It is written only on failure.
  *  - The library never prints, exits, aborts, raises signals or installs handlers. No function
- * touches a driver, starts a thread or opens a file before rf_comm_create or rf_store_open; `fork`
- * after loading works. Comms, streams and stores belong to the process that made them: a child that
- * closes or destroys its copy ends the parent's; and while a child lives, a parent's death shows by
- * the deadline only (exec is fine).
+ *    touches a driver, starts a thread or opens a file before rf_comm_create or rf_store_open;
+ *    `fork` after loading works. Comms, streams and stores belong to the process that made them: a
+ *    child that closes or destroys its copy ends the parent's; and while a child lives, a parent's
+ *    death shows by the deadline only (exec is fine).
  *  - Thread safety: different comms are independent. On one comm, rf_comm_abort, rf_comm_check and
- * rf_status_json may be called from any thread at any time before rf_comm_destroy; all else from
- * one thread at a time (different channels of a comm may launch concurrently).
+ *    rf_status_json may be called from any thread at any time before rf_comm_destroy; all else from
+ *    one thread at a time (different channels of a comm may launch concurrently).
  *  - Pointers passed in are borrowed for the call only, unless the function says otherwise.
  */
 #ifndef RANKFOLD_H_7A1C
@@ -74,8 +74,7 @@ extern "C++" template <typename type> inline type rf_sized()
     }
 #endif
 
-/* ================================================= version
- * ================================================= */
+/* ========== version ========== */
 
 #define RF_VERSION_MAJOR  0
 #define RF_VERSION_MINOR  1
@@ -86,8 +85,7 @@ extern "C++" template <typename type> inline type rf_sized()
 RF_API uint32_t rf_version_number(void);
 RF_API const char *rf_version_string(void);
 
-/* ================================================= results
- * ================================================= */
+/* ========== results ========== */
 
 /* Groups have gaps; a value keeps its meaning. Everything from 10 up is an error.
  * X(NAME, number, text) */
@@ -148,8 +146,7 @@ typedef struct rf_error {
     char text[RF_ERROR_TEXT];
 } rf_error;
 
-/* ================================================= shapes
- * ================================================= */
+/* ========== shapes ========== */
 
 typedef enum rf_op { RF_ALL_REDUCE = 0 } rf_op; /* sum */
 typedef enum rf_dtype { RF_F32 = 0, RF_BF16 = 1, RF_F16 = 2 } rf_dtype;
@@ -184,8 +181,7 @@ RF_API rf_result rf_oracle_all_reduce(const void *const *in, void *out, uint64_t
 RF_API rf_result rf_oracle_islands(const void *const *in, void *out, uint64_t count, rf_dtype dtype,
                                    int world, const uint8_t *order);
 
-/* ================================================= bootstrap
- * ================================================= */
+/* ========== bootstrap ========== */
 
 /* How ranks find each other. Used inside rf_comm_create only, for a few hundred bytes.
  * allgather: every rank contributes `bytes` at `in`; out[r * bytes ..] receives rank r's. 0 = done;
@@ -213,8 +209,7 @@ RF_API rf_result rf_bootstrap_env(rf_bootstrap *out, rf_error *err);
 RF_API rf_result rf_bootstrap_threads(int world, rf_bootstrap *out, rf_error *err);
 RF_API void rf_bootstrap_free(rf_bootstrap *boot);
 
-/* ================================================= packs and stores
- * ================================================= */
+/* ========== packs and stores ========== */
 
 /* A static archive of kernels, librankfold_<sku>.a. Declare the ones that you link:
  * RF_DECLARE_PACK(cpu); then &rf_pack_cpu. */
@@ -270,8 +265,7 @@ RF_API const char *
 rf_store_warning(const rf_store *store);     /* NULL = all well; owned by the store */
 RF_API void rf_store_close(rf_store *store); /* NULL is fine */
 
-/* ================================================= communicators
- * ================================================= */
+/* ========== communicators ========== */
 
 typedef struct rf_comm rf_comm;
 
@@ -347,12 +341,13 @@ RF_API rf_result rf_footprint_query(const rf_config *config, int world, rf_footp
 RF_API rf_result rf_comm_create(const rf_config *config, const rf_bootstrap *boot, rf_comm **out,
                                 rf_error *err);
 /* All ranks from one thread: out[0 .. world-1]. What is collective and has no such form needs a
- * thread for every rank; rf_comm_destroy does not. */
+ * thread for every rank; rf_comm_destroy does not. cpu: calls from one thread need an rf_cpu_stream
+ * for every rank, since with `stream` NULL the first one waits for ranks that cannot come. */
 RF_API rf_result rf_comm_create_all(const rf_config *config, int world, rf_comm **out,
                                     rf_error *err);
 
 /* The i-th kind of memory that the comm's ranks may meet in, best first, and why not; the same on
- * all ranks. Errors: E_ARG, also when there are no more. */
+ * all ranks. Errors: E_ARG: NULL, or there are no more. */
 typedef struct rf_transport_info {
     const char *name; /* "cpu", "peer", "host"; static */
     int on;
@@ -375,11 +370,13 @@ RF_API rf_result rf_islands_query(const rf_comm *comm, rf_islands_info *out);
 RF_API int rf_comm_rank(const rf_comm *comm);
 RF_API int rf_comm_world(const rf_comm *comm);
 
-/* Channel 0 exists. Others are opened by name, collectively; the same name gives the same channel.
- * At most config.channels. Errors: E_CHANNEL (all in use), E_MISMATCH, E_TIMEOUT, E_PEER. */
+/* Channel 0 exists. Others are opened by name (1 to 31 printable bytes of ASCII), collectively; the
+ * same name gives the same channel. At most config.channels. Errors: E_ARG, E_CHANNEL (all in use),
+ * E_MISMATCH, E_TIMEOUT, E_PEER. */
 RF_API rf_result rf_channel_open(rf_comm *comm, const char *name, int *channel, rf_error *err);
 /* Hands the channel to the next stream that launches on it. Local; the caller has ordered the
- * streams. On GPUs the same stream needs it on its way into and out of capture. */
+ * streams. On GPUs the same stream needs it on its way into and out of capture. Errors: E_ARG: comm
+ * is NULL; E_CHANNEL. */
 RF_API rf_result rf_channel_rebind(rf_comm *comm, int channel);
 
 /* Collective. Resolves shapes to plans: rank 0 decides (database, else class default), every rank
@@ -398,8 +395,8 @@ RF_API rf_result rf_prepare_all(rf_comm *const *comms, int world, int channel,
  * the sum is in `out`; else an rf_cpu_stream, asynchronous. No allocation, no system call before
  * the kernel, no lazy loading. After an error from a wait, `out` is undefined and the channel is
  * poisoned (E_POISONED) until rf_comm_reset. Errors: FALLBACK, E_ARG, E_DTYPE, E_ALIGN, E_OVERLAP,
- * E_CAPACITY, E_CHANNEL, E_STREAM, E_POISONED, E_CLOSED; from a synchronous call also E_TIMEOUT,
- * E_PEER, E_MISMATCH, E_ABORTED, E_GENERATION. rf_comm_error has the text. */
+ * E_CAPACITY, E_CHANNEL, E_VARIANT, E_STREAM, E_POISONED, E_CLOSED; from a synchronous call also
+ * E_TIMEOUT, E_PEER, E_MISMATCH, E_ABORTED, E_GENERATION. rf_comm_error has the text. */
 RF_API rf_result rf_all_reduce(rf_comm *comm, int channel, const void *in, void *out,
                                uint64_t count, rf_dtype dtype, void *stream);
 
@@ -462,7 +459,8 @@ typedef enum rf_rung {
 
 RF_API const char *rf_rung_text(rf_rung rung);
 
-/* What a call of `count` elements would do, eager or captured, and why. */
+/* What rf_all_reduce of `count` elements would do, eager or captured, and why. Errors: E_ARG: NULL,
+ * count 0 or no mode; E_CHANNEL, E_DTYPE, E_CAPACITY; E_VARIANT: no pack has one that runs here. */
 typedef struct rf_plan_info {
     char variant[96]; /* name */
     uint32_t grid;
@@ -504,13 +502,27 @@ RF_API rf_result rf_comm_close(rf_comm *comm, uint32_t timeout_ms, rf_error *err
  * see E_PEER. */
 RF_API void rf_comm_destroy(rf_comm *comm);
 
-/* One line of JSON: identity, transport, rungs, every tactic not in use and why, counters by path.
- * Writes at most `size` bytes, terminated; returns the length needed without the terminator, as
- * snprintf. Any thread. */
+/* One line of JSON, null for no comm. Writes at most `size` bytes, terminated; returns the length
+ * needed without the terminator, as snprintf. Any thread. Texts are null where there is none. Keys:
+ *   version, rank, world, capacity_bytes, deadline_ms
+ *   backend      "cpu" or "cuda"
+ *   arch, hw, env  architecture; fingerprints of hardware and environment, as the database has them
+ *   generation   1, and one more with every rf_comm_reset
+ *   transports   [{name, on}], best first; of one that is off also rank, step and reason
+ *   islands      {ranks, reason}: "0,1|2,3"
+ *   health       {code, text, channel, culprit, sequence, calls}: rf_health
+ *   store        {here, generation, warning}. here: this rank has one. generation: of rank 0's when
+ *                shapes were last prepared; it changes with the decisions in it, 0: no database
+ *   baseline     {name, reason}
+ *   channels     [{name, calls, plans}]. calls: how many took which path: {prepared, nearest, class
+ *                (nothing prepared would serve), direct (of the tuner and rf_verify),
+ *                fallback (RF_FALLBACK was returned), baseline, failed}. plans: [{rows, hidden,
+ *                dtype, mode ("eager", "graph"), variant, grid, fallback, rung, median_us,
+ *                baseline_us (null: it failed), reason}]
+ *   not_in_use   [{tactic, reason}]: what the packs have and no plan uses */
 RF_API size_t rf_status_json(const rf_comm *comm, char *buf, size_t size);
 
-/* ================================================= tuning
- * ================================================= */
+/* ========== tuning ========== */
 
 typedef struct rf_tune_progress {
     const char *phase; /* "check", "measure", "decide" */
@@ -518,7 +530,8 @@ typedef struct rf_tune_progress {
     size_t shape_index, n_shapes;
     const char *variant; /* being measured; NULL between candidates */
     uint32_t grid;
-    double done, eta_seconds; /* 0 .. 1; whole session */
+    double done;        /* 0 .. 1, of the whole session */
+    double eta_seconds; /* to its end */
 } rf_tune_progress;
 
 /* flags */
@@ -572,35 +585,38 @@ RF_API rf_result rf_time(rf_comm *comm, int channel, const rf_shape *shape, uint
  * thread. */
 RF_API int rf_can_profile(const rf_comm *comm);
 
-/* ================================================= cpu streams
- * ================================================= */
+/* ========== cpu streams ========== */
 
 /* A queue with a thread of its own, for engines that drive all ranks from one thread, and for
  * capture and replay. */
 typedef struct rf_cpu_stream rf_cpu_stream;
 typedef struct rf_cpu_graph rf_cpu_graph;
 
+/* Errors: E_ARG, E_MEMORY, E_SYSTEM: no thread. */
 RF_API rf_result rf_cpu_stream_create(rf_cpu_stream **out, rf_error *err);
-/* Waits until all that was launched before is done. E_CAPTURE while capturing, E_STREAM from a
- * function that runs in it. Returns the first error of a launch since the last synchronize. */
+/* Waits until all that was launched before is done. Returns the first error of a launch since the
+ * last synchronize. Errors: E_ARG; E_CAPTURE: it is capturing; E_STREAM: from a function that runs
+ * in it. */
 RF_API rf_result rf_cpu_stream_synchronize(rf_cpu_stream *stream);
 /* Waits for the queue, ends the thread; not from a function that runs in it. NULL is fine. */
 RF_API void rf_cpu_stream_destroy(rf_cpu_stream *stream);
-/* Between begin and end, launches are recorded instead of run. */
+/* Between begin and end, launches are recorded instead of run. A graph is queued whole or, on an
+ * error, not at all. Errors: E_ARG, E_MEMORY; E_CAPTURE: begin and launch: the stream is capturing;
+ * end: it is not. */
 RF_API rf_result rf_cpu_capture_begin(rf_cpu_stream *stream);
 RF_API rf_result rf_cpu_capture_end(rf_cpu_stream *stream, rf_cpu_graph **out);
 RF_API rf_result rf_cpu_graph_launch(const rf_cpu_graph *graph, rf_cpu_stream *stream);
 RF_API void
 rf_cpu_graph_destroy(rf_cpu_graph *graph); /* after its replays are done; NULL is fine */
-/* A pause of `microseconds` in the queue: skew, for tests and benchmarks. */
+/* A pause of `microseconds` in the queue: skew, for tests and benchmarks. Errors: E_ARG, E_MEMORY.
+ */
 RF_API rf_result rf_cpu_stream_delay(rf_cpu_stream *stream, uint32_t microseconds);
 /* Calls `function` in the queue: for a baseline on a cpu stream. It may be called as long as a
- * graph that recorded it lives; what it returns is the launch's result. */
+ * graph that recorded it lives; what it returns is the launch's result. Errors: E_ARG, E_MEMORY. */
 RF_API rf_result rf_cpu_stream_call(rf_cpu_stream *stream, rf_result (*function)(void *arg),
                                     void *arg);
 
-/* ================================================= environment
- * ================================================= */
+/* ========== environment ========== */
 
 /* All variables of its own that the library reads, and NCCL's, all optional. X(NAME, what it does)
  */
