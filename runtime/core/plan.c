@@ -250,7 +250,7 @@ static const char *store_warning(const rf_comm *comm)
 static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t n, wire_plan *out,
                             rf_error *err)
 {
-    size_t unmeasured = 0, partial = 0, stale = 0;
+    size_t unmeasured = 0, partial = 0, stale = 0, left = 0;
     for (size_t i = 0; i < n; i++) {
         if (!decide(comm, &shapes[i], &out[i]))
             return rfi_fail(err, RF_E_VARIANT, 0, STEP,
@@ -262,12 +262,20 @@ static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t 
         if (is_stale && !stale++)
             rfi_log(comm, 1, "%s", out[i].reason);
         unmeasured += out[i].rung == RF_RUNG_CLASS || out[i].rung == RF_RUNG_GENERIC;
+        left += out[i].fallback && !rfi_has_baseline(comm);
         if (out[i].rung == RF_RUNG_PARTIAL && !partial++)
             rfi_log(comm, 2, "%s", out[i].reason);
     }
     const char *warning = store_warning(comm);
     if (warning)
         rfi_log(comm, 1, "%s", warning);
+    if (left)
+        rfi_log(
+            comm, 1,
+            "shapes left to the caller's own collective, which was measured faster: %zu of %zu; "
+            "this comm has none (rf_comm_baseline): RF_FALLBACK from a call means that nothing "
+            "was summed",
+            left, n);
     if (unmeasured)
         rfi_log(comm, 2, "shapes not measured here: %zu of %zu; rankfold tune measures them",
                 unmeasured, n);

@@ -83,8 +83,7 @@ static rf_result cpu_open(const rf_config *config, rfi_device **out, rf_error *e
         d->fd[r] = -1;
     rfi_cpu_facts(&d->caps);
     d->caps.hw_text = d->hw_text = rfi_cpu_hw_text(&d->caps);
-    d->caps.env_text = d->env_text = rfi_cpu_env_text();
-    if (!d->hw_text || !d->env_text) {
+    if (!d->hw_text) {
         rfi_cpu_release(d);
         return rfi_fail(err, RF_E_MEMORY, -1, "open", "no memory");
     }
@@ -112,6 +111,9 @@ static rf_result cpu_join(rfi_device *d, const rfi_group *group, rf_error *err)
                             .fail = rfi_cpu_fail,
                             .spin = crowded ? 16 : 64};
     memset(d->caps.distance, 1, sizeof d->caps.distance); /* all memory is the machine's */
+    d->caps.env_text = d->env_text = rfi_cpu_env_text(&d->caps, group->cpus);
+    if (!d->env_text)
+        return rfi_fail(err, RF_E_MEMORY, d->rank, "identity", "no memory");
     return rfi_group_watch(group, d->fd, err);
 }
 

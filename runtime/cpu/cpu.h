@@ -23,10 +23,11 @@ struct rfi_device {
     unsigned char *held[RFI_CPU_HELD]; /* own memory and imports; NULL = free place */
 };
 
-/* facts.c. Allocated texts, NULL without memory. */
+/* facts.c. Allocated texts, NULL without memory: what is there, and what of it and how this rank
+ * and all ranks together (group_cpus) may use. */
 void rfi_cpu_facts(rfi_capabilities *out);
 char *rfi_cpu_hw_text(const rfi_capabilities *caps);
-char *rfi_cpu_env_text(void);
+char *rfi_cpu_env_text(const rfi_capabilities *caps, uint32_t group_cpus);
 
 /* memory.c */
 rf_result rfi_cpu_allocate(rfi_device *d, uint8_t transport, size_t bytes, rfi_memory *out,

@@ -33,14 +33,17 @@ static uint32_t isa_mask(void)
     return mask;
 }
 
+static void first_cpus(long n, unsigned char mask[RFI_CPU_MASK])
+{
+    for (long i = 0; i < n && i < 8 * RFI_CPU_MASK; i++)
+        mask[i / 8] |= (unsigned char)(1u << i % 8);
+}
+
 static void cpu_mask(unsigned char mask[RFI_CPU_MASK])
 {
     memset(mask, 0, RFI_CPU_MASK);
-    if (sched_getaffinity(0, RFI_CPU_MASK, (cpu_set_t *)(void *)mask) >= 0)
-        return;
-    long n = sysconf(_SC_NPROCESSORS_ONLN); /* more cpus than the mask holds */
-    for (long i = 0; i < n && i < 8 * RFI_CPU_MASK; i++)
-        mask[i / 8] |= (unsigned char)(1u << i % 8);
+    if (sched_getaffinity(0, RFI_CPU_MASK, (cpu_set_t *)(void *)mask) < 0)
+        first_cpus(sysconf(_SC_NPROCESSORS_ONLN), mask); /* more cpus than the mask holds */
 }
 
 void rfi_cpu_facts(rfi_capabilities *out)
@@ -108,34 +111,47 @@ static unsigned count_bits(const unsigned char mask[RFI_CPU_MASK])
     return n;
 }
 
-/* Does a list like "0-3,8" name a cpu of the mask? */
-static int list_meets(const char *list, const unsigned char mask[RFI_CPU_MASK])
+/* The cpus of a list like "0-3,8"; of a text that is none, those before what is wrong with it. */
+static void read_list(const char *list, unsigned char mask[RFI_CPU_MASK])
 {
+    memset(mask, 0, RFI_CPU_MASK);
     while (*list) {
         char *end;
         long low = strtol(list, &end, 10), high = low;
         if (end == list)
-            return 0;
+            return;
         if (*end == '-')
             high = strtol(end + 1, &end, 10);
         for (long i = low; i <= high && i >= 0 && i < 8 * RFI_CPU_MASK; i++)
-            if (mask[i / 8] >> i % 8 & 1)
-                return 1;
+            mask[i / 8] |= (unsigned char)(1u << i % 8);
         list = *end == ',' ? end + 1 : "";
     }
-    return 0;
 }
 
+/* All there are, whoever may run on them. */
+static void online_mask(unsigned char mask[RFI_CPU_MASK])
+{
+    char list[1024];
+    read_list(read_text("/sys/devices/system/cpu/online", list, sizeof list), mask);
+    if (!count_bits(mask))
+        first_cpus(sysconf(_SC_NPROCESSORS_ONLN), mask);
+}
+
+/* The nodes that have a cpu of the mask. */
 static void node_list(const unsigned char mask[RFI_CPU_MASK], char *buf, size_t size)
 {
     size_t used = 0;
     buf[0] = 0;
     for (int node = 0; node < 64 && used < size; node++) {
-        char path[64], cpus[1024];
+        char path[64], list[1024];
+        unsigned char cpus[RFI_CPU_MASK], meets = 0;
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
         if (access(path, R_OK))
             continue;
-        if (list_meets(read_text(path, cpus, sizeof cpus), mask))
+        read_list(read_text(path, list, sizeof list), cpus);
+        for (int i = 0; i < RFI_CPU_MASK; i++)
+            meets |= cpus[i] & mask[i];
+        if (meets)
             used += (size_t)snprintf(buf + used, size - used, "%s%d", used ? "," : "", node);
     }
     if (!used)
@@ -151,24 +167,32 @@ static long cache_kib(int name)
 char *rfi_cpu_hw_text(const rfi_capabilities *caps)
 {
     char model[64], nodes[128], *text = NULL;
+    unsigned char online[RFI_CPU_MASK];
     model_name(model, sizeof model);
-    node_list(caps->cpu_mask, nodes, sizeof nodes);
+    online_mask(online);
+    node_list(online, nodes, sizeof nodes);
     int n = asprintf(&text, "cpu=%s\ncpus=%u\nisa=%s\nl2_kib=%ld\nl3_kib=%ld\nnodes=%s\n", model,
-                     count_bits(caps->cpu_mask), strchr(caps->arch, '/') + 1,
+                     count_bits(online), strchr(caps->arch, '/') + 1,
                      cache_kib(_SC_LEVEL2_CACHE_SIZE), cache_kib(_SC_LEVEL3_CACHE_SIZE), nodes);
     return n < 0 ? NULL : text;
 }
 
-char *rfi_cpu_env_text(void)
+/* Which of the cpus a rank may run on is a matter of how it was started (mpirun binds, taskset),
+ * and two ranks bound to one cpu are not two with one each: so what the group has, too. */
+char *rfi_cpu_env_text(const rfi_capabilities *caps, uint32_t group_cpus)
 {
-    char governor[64], pages[64], *text = NULL;
+    char governor[64], pages[64], nodes[128], *text = NULL;
     struct utsname kernel;
     if (uname(&kernel))
         return NULL;
     tidy(kernel.release);
     read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor, sizeof governor);
     read_text("/sys/kernel/mm/transparent_hugepage/shmem_enabled", pages, sizeof pages);
-    int n = asprintf(&text, "governor=%s\nkernel=%s\nshmem_huge=%s\n",
-                     *governor ? governor : "none", kernel.release, *pages ? pages : "none");
+    node_list(caps->cpu_mask, nodes, sizeof nodes);
+    int n = asprintf(&text,
+                     "governor=%s\nkernel=%s\nshmem_huge=%s\nusable_cpus=%u\n"
+                     "usable_cpus_of_all=%u\nusable_nodes=%s\n",
+                     *governor ? governor : "none", kernel.release, *pages ? pages : "none",
+                     count_bits(caps->cpu_mask), group_cpus, nodes);
     return n < 0 ? NULL : text;
 }

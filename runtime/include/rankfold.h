@@ -87,8 +87,8 @@ RF_API const char *rf_version_string(void);
 
 /* ========== results ========== */
 
-/* Groups have gaps; a value keeps its meaning. Everything from 10 up is an error.
- * X(NAME, number, text) */
+/* Groups have gaps; a value keeps its meaning. Everything from 10 up is an error; FALLBACK says
+ * that nothing was done, and who has to do it. X(NAME, number, text) */
 #define RF_RESULT_LIST(X)                                                                          \
     X(OK, 0, "ok")                                                                                 \
     X(FALLBACK, 1,                                                                                 \
@@ -381,8 +381,11 @@ RF_API rf_result rf_channel_rebind(rf_comm *comm, int channel);
 
 /* Collective. Resolves shapes to plans: rank 0 decides (database, else class default), every rank
  * verifies that it holds exactly that variant and loads it. Shapes add to those prepared before; a
- * shape again replaces its plan. n: up to 65536. Nothing is measured. On failure earlier plans
- * stand. Errors: E_ARG, E_CAPACITY, E_VARIANT, E_MISMATCH, E_TIMEOUT, E_PEER, E_REMOTE. */
+ * shape again replaces its plan. n: up to 65536. Nothing is measured. Where the caller's own
+ * collective was measured faster, be it in another program, the plan is a fallback, and
+ * rf_all_reduce leaves that shape to the caller; on a comm without a baseline a warning in the log
+ * counts them. On failure earlier plans stand. Errors: E_ARG, E_CAPACITY, E_VARIANT, E_MISMATCH,
+ * E_TIMEOUT, E_PEER, E_REMOTE. */
 RF_API rf_result rf_prepare(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                             rf_error *err);
 RF_API rf_result rf_prepare_all(rf_comm *const *comms, int world, int channel,
@@ -393,10 +396,13 @@ RF_API rf_result rf_prepare_all(rf_comm *const *comms, int world, int channel,
  * 0 is a no-op. A shape that was not prepared takes the nearest plan that prepare froze, else the
  * generic one; alike on all ranks. cpu: `stream` NULL runs on the calling thread and returns when
  * the sum is in `out`; else an rf_cpu_stream, asynchronous. No allocation, no system call before
- * the kernel, no lazy loading. After an error from a wait, `out` is undefined and the channel is
- * poisoned (E_POISONED) until rf_comm_reset. Errors: FALLBACK, E_ARG, E_DTYPE, E_ALIGN, E_OVERLAP,
- * E_CAPACITY, E_CHANNEL, E_VARIANT, E_STREAM, E_POISONED, E_CLOSED; from a synchronous call also
- * E_TIMEOUT, E_PEER, E_MISMATCH, E_ABORTED, E_GENERATION. rf_comm_error has the text. */
+ * the kernel, no lazy loading. FALLBACK, on all ranks alike, is no error and no sum either: the
+ * plan says that the caller's own collective is faster, nothing was enqueued, `out` is as it was,
+ * and the caller has to run that collective (rf_dispatch does, where rf_comm_baseline gave one).
+ * After an error from a wait, `out` is undefined and the channel is poisoned (E_POISONED) until
+ * rf_comm_reset. Results besides OK: FALLBACK, E_ARG, E_DTYPE, E_ALIGN, E_OVERLAP, E_CAPACITY,
+ * E_CHANNEL, E_VARIANT, E_STREAM, E_POISONED, E_CLOSED; from a synchronous call also E_TIMEOUT,
+ * E_PEER, E_MISMATCH, E_ABORTED, E_GENERATION. rf_comm_error has the text. */
 RF_API rf_result rf_all_reduce(rf_comm *comm, int channel, const void *in, void *out,
                                uint64_t count, rf_dtype dtype, void *stream);
 

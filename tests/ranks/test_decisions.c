@@ -2,6 +2,8 @@
  * collective, tables of another capacity or environment, a forced tactic. Cases F31, F32, F37.
  * (F29 and the tuner's own cases are in test_tune.c.) */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,6 +33,14 @@ static int lookup_fallback(rf_store *s, const rfi_key *key, rfi_have_fn have, vo
     return key->bytes <= 4096;
 }
 
+static int n_left;
+
+static void count_left(void *ctx, int level, const char *line)
+{
+    (void)ctx;
+    n_left += level == 1 && strstr(line, "own collective") && strstr(line, ": 2 of 3; ");
+}
+
 static void fallback(int rank, int world, void *arg)
 {
     static const rfi_store_vtable v = {
@@ -39,10 +49,14 @@ static void fallback(int rank, int world, void *arg)
     rf_config config = group_config();
     if (rank == 0)
         config.store = &store;
+    config.log = count_left;
     rf_comm *comm = group_create(arg, &config, rank, world);
     rf_error err = {0};
-    const rf_shape shapes[] = {shape, {RF_ALL_REDUCE, RF_F32, RF_EAGER, 16, 256}};
-    RANK_CHECK(rf_prepare(comm, 0, shapes, 2, &err) == RF_OK, "%s", err.text);
+    const rf_shape shapes[] = {shape,
+                               {RF_ALL_REDUCE, RF_F32, RF_EAGER, 2, 256},
+                               {RF_ALL_REDUCE, RF_F32, RF_EAGER, 16, 256}};
+    RANK_CHECK(rf_prepare(comm, 0, shapes, 3, &err) == RF_OK, "%s", err.text);
+    RANK_CHECK(n_left == !rank, "said %d times that nobody sums them", n_left);
     rf_plan_info info;
     RANK_CHECK(rf_plan_query(comm, 0, N, RF_F32, RF_EAGER, &info) == RF_OK && info.fallback,
                "no fallback: %s", info.reason);
@@ -259,7 +273,7 @@ static void test_what_was_decided_is_launched(void **state)
 /* ---- F31, F32: tuned once, used with another capacity, in another environment ---- */
 
 typedef struct sessions {
-    char name[4][64], db[256];
+    char name[5][64], db[256];
 } sessions;
 
 static rf_store *open_store(const char *db)
@@ -294,8 +308,22 @@ static void other_driver(const rfi_device *device, rfi_capabilities *out)
 {
     static char text[65536];
     rfi_backend_cpu.capabilities(device, out);
-    snprintf(text, sizeof text, "%sdriver=999\n", out->env_text);
+    snprintf(text, sizeof text, "%sdriver=999\n",
+             out->env_text ? out->env_text : ""); /* it is there after `join` */
     out->env_text = text;
+}
+
+/* As mpirun does and taskset: from now on this rank has one of its cpus. 0 = it had no more. */
+static int bind_to_one(void)
+{
+    cpu_set_t all, one;
+    CPU_ZERO(&one);
+    RANK_CHECK(!sched_getaffinity(0, sizeof all, &all), "affinity: %d", errno);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &all))
+            CPU_SET(i, &one);
+    RANK_CHECK(!sched_setaffinity(0, sizeof one, &one), "affinity: %d", errno);
+    return CPU_COUNT(&all) > 1;
 }
 
 static void tuned_elsewhere(int rank, int world, void *arg)
@@ -331,18 +359,25 @@ static void tuned_elsewhere(int rank, int world, void *arg)
     RANK_CHECK(!strcmp(other.variant, tuned.variant), "%s, not %s", other.variant, tuned.variant);
     RANK_CHECK(strstr(other.reason, "driver"), "the field is not named: %s", other.reason);
 
-    setenv("RANKFOLD_TACTIC", "*_ts_*", 1);
+    int bound = bind_to_one();
     other = plan_of(&rfi_backend_cpu, s->name[3], &config, s->db, rank, world);
+    RANK_CHECK(other.rung == (bound ? RF_RUNG_OTHER_ENV : RF_RUNG_EXACT), "bound: %s: %s",
+               rf_rung_text(other.rung), other.reason);
+    RANK_CHECK(!strcmp(other.variant, tuned.variant), "%s, not %s", other.variant, tuned.variant);
+    RANK_CHECK(!bound || strstr(other.reason, "usable_cpus"), "not named: %s", other.reason);
+
+    setenv("RANKFOLD_TACTIC", "*_ts_*", 1);
+    other = plan_of(&rfi_backend_cpu, s->name[4], &config, s->db, rank, world);
     RANK_CHECK(other.rung == RF_RUNG_FORCED && strstr(other.variant, "_ts_"), "%s: %s",
                other.variant, other.reason);
 }
 
-static void test_a_table_of_another_capacity_or_driver_is_used(void **state)
+static void test_a_table_of_another_capacity_driver_or_binding_is_used(void **state)
 {
     (void)state;
     sessions s;
     const char *folder = getenv("TMPDIR");
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         snprintf(s.name[i], sizeof s.name[i], "%s", group_name());
     snprintf(s.db, sizeof s.db, "%s/decisions-%d.db", folder ? folder : "/tmp", (int)getpid());
     RANKS_ASSERT(ranks_run(2, tuned_elsewhere, &s, NULL));
@@ -354,7 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fallback_is_said_before_the_stream_is_touched),
         cmocka_unit_test(test_what_was_decided_is_launched),
-        cmocka_unit_test(test_a_table_of_another_capacity_or_driver_is_used),
+        cmocka_unit_test(test_a_table_of_another_capacity_driver_or_binding_is_used),
     };
     return cmocka_run_group_tests_name("decisions", tests, NULL, NULL);
 }

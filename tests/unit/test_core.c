@@ -14,6 +14,7 @@
 #include "core/env.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "cpu/cpu.h"
 
 extern const int rfi_abi_3;
 
@@ -712,6 +713,30 @@ static void a_small_buffer_is_filled_and_terminated(void **state)
     }
 }
 
+/* ---- the machine ---- */
+
+static void binding_changes_the_environment_and_not_the_hardware(void **state)
+{
+    (void)state;
+    rfi_capabilities free_to_run, bound;
+    rfi_cpu_facts(&free_to_run);
+    memset(free_to_run.cpu_mask, 3, 1);
+    bound = free_to_run;
+    memset(bound.cpu_mask, 0, sizeof bound.cpu_mask);
+    bound.cpu_mask[0] = 1;
+    char *hw[] = {rfi_cpu_hw_text(&free_to_run), rfi_cpu_hw_text(&bound)};
+    assert_string_equal(hw[0], hw[1]);
+    assert_non_null(strstr(hw[0], "\ncpus="));
+
+    char *each_its_own = rfi_cpu_env_text(&bound, 2), *all_on_one = rfi_cpu_env_text(&bound, 1);
+    assert_non_null(strstr(each_its_own, "\nusable_cpus=1\nusable_cpus_of_all=2\nusable_nodes="));
+    assert_string_not_equal(each_its_own, all_on_one);
+    free(hw[0]);
+    free(hw[1]);
+    free(each_its_own);
+    free(all_on_one);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -748,6 +773,7 @@ int main(void)
         cmocka_unit_test(texts_are_escaped),
         cmocka_unit_test(structure_has_commas_where_they_belong),
         cmocka_unit_test(a_small_buffer_is_filled_and_terminated),
+        cmocka_unit_test(binding_changes_the_environment_and_not_the_hardware),
     };
     return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }
