@@ -14,7 +14,7 @@ typedef struct job {
 } job;
 
 typedef struct result {
-    rf_result verdict;
+    rf_result verdict;       /* FALLBACK: nobody here can run it, and there are no times */
     double median, p10, p90; /* us, of series A */
     double noise;            /* |median of A / median of B - 1|: the same thing timed twice */
     uint32_t calls;
@@ -77,6 +77,12 @@ static void print_row(const rf_comm *comm, const rf_shape *s, const result *r)
     char shape[RF_CLI_SHAPE], bytes[24], text[RF_CLI_PLAN];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
+    if (r->verdict == RF_FALLBACK) {
+        printf("- %-22s %9s  left to %s, which is not timed here\n", rf_cli_shape_text(s, shape),
+               rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), rf_cli_plan_text(&plan, text));
+        fflush(stdout);
+        return;
+    }
     printf("%s %-22s %9s %10.2f %10.2f %10.2f %8.2f %5.1f%%  %s%s%s%s%s\n",
            rf_cli_mark(r->verdict == RF_OK), rf_cli_shape_text(s, shape),
            rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes), r->median, r->p10, r->p90,
@@ -92,14 +98,19 @@ static void print_json(const rf_comm *comm, const rf_shape *s, const result *r, 
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
     printf("%s\n  {\"dtype\": \"%s\", \"rows\": %llu, \"hidden\": %llu, \"mode\": \"%s\", "
-           "\"bytes\": %llu, \"right\": %s, \"median_us\": %.4f, \"p10_us\": %.4f, "
-           "\"p90_us\": %.4f, \"gb_per_s\": %.4f, \"noise\": %.4f, \"calls_per_sample\": %u, "
-           "\"rung\": %d, \"grid\": %u, \"variant\": ",
+           "\"bytes\": %llu, \"rung\": %d, \"fallback\": ",
            first ? "" : ",", rf_dtype_name(s->dtype), (unsigned long long)s->rows,
            (unsigned long long)s->hidden, s->mode == RF_GRAPH ? "graph" : "eager",
-           (unsigned long long)rf_cli_shape_bytes(s), r->verdict == RF_OK ? "true" : "false",
-           r->median, r->p10, r->p90, gigabytes_per_second(s, r->median), r->noise, r->calls,
-           (int)plan.rung, plan.grid);
+           (unsigned long long)rf_cli_shape_bytes(s), (int)plan.rung);
+    if (r->verdict == RF_FALLBACK) {
+        fputs("true}", stdout);
+        return;
+    }
+    printf("false, \"right\": %s, \"median_us\": %.4f, \"p10_us\": %.4f, \"p90_us\": %.4f, "
+           "\"gb_per_s\": %.4f, \"noise\": %.4f, \"calls_per_sample\": %u, \"grid\": %u, "
+           "\"variant\": ",
+           r->verdict == RF_OK ? "true" : "false", r->median, r->p10, r->p90,
+           gigabytes_per_second(s, r->median), r->noise, r->calls, plan.grid);
     rf_cli_json_string(plan.variant);
     putchar('}');
 }
@@ -118,12 +129,13 @@ static int bench_all(const job *j, rf_comm *comm)
         const rf_shape *s = &j->shapes.list[i];
         rf_error err = {0};
         result r = {.verdict = rf_verify(comm, 0, s, i, &err)};
-        rf_result rc = r.verdict == RF_E_WRONG ? RF_OK : r.verdict;
-        if (rc == RF_OK)
+        int wrong = r.verdict == RF_E_WRONG, theirs = r.verdict == RF_FALLBACK;
+        rf_result rc = wrong || theirs ? RF_OK : r.verdict;
+        if (rc == RF_OK && !theirs)
             rc = time_shape(comm, s, j->rounds, &r, &err);
         if (rc != RF_OK)
             return rf_cli_failed("timing", &err);
-        code = r.verdict == RF_OK ? code : RF_CLI_FAILURE;
+        code = wrong ? RF_CLI_FAILURE : code;
         if (speaks && j->json)
             print_json(comm, s, &r, i == 0);
         else if (speaks)
@@ -168,7 +180,8 @@ int rf_cli_bench(int argc, char **argv)
         "Times the all-reduce as a program would call it, with the plans that the tactic database\n"
         "gives. Every result is checked against the oracle. Each shape is timed as two series "
         "that\n"
-        "take turns; how much they differ is the noise of this machine (A/A).",
+        "take turns; how much they differ is the noise of this machine (A/A). What is left to the\n"
+        "caller's own collective is not timed.",
         options, 0, 0);
     int code = rf_cli_parse(&syntax, argc, argv, &rest);
     if (code < 0)

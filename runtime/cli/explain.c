@@ -50,7 +50,11 @@ static void print_candidate(void *ctx, sqlite3_stmt *row)
         return;
     }
     uint32_t grid = (uint32_t)sqlite3_column_int(row, 1);
-    printf("  %-48s %5u %-6s  ", variant, grid, rf_cli_grid_unit(variant, grid));
+    printf("  %-48s ", variant);
+    if (grid)
+        printf("%5u %-9s ", grid, rf_cli_grid_unit(variant, grid));
+    else
+        printf("%16s", ""); /* the caller's own collective has none */
     if (median > 0)
         printf("%10.2f us  +-%-8.2f %5.2fx", median, sqlite3_column_double(row, 5),
                l->best > 0 ? median / l->best : 1);

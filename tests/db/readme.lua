@@ -37,7 +37,10 @@ local function ask(query)
     check(good, query, "the shell failed")
     local _, rows = out:gsub("\n│", "")
     check(rows >= 2, query, "no answer") -- a header and at least one row
+    local seen = {}
     for line in out:gmatch("[^\n]+") do
+        check(not seen[line] or not line:find("^│"), query, "two rows that nothing tells apart: " .. line)
+        seen[line] = true
         check(utf8.len(line) and utf8.len(line) <= WIDEST, query, "a line is too wide or no UTF-8")
     end
 end
