@@ -49,7 +49,7 @@ static int verify(const rf_cli_comm *c, const rf_cli_shapes *shapes)
     return code;
 }
 
-static void print_summary(const rf_tune_summary *s, int world)
+static void print_summary(const rf_tune_summary *s, int world, int force)
 {
     printf("%u shape%s for %d rank%s in %.1f s: ", s->shapes, rf_cli_s(s->shapes), world,
            rf_cli_s((uint64_t)world), s->seconds);
@@ -62,6 +62,10 @@ static void print_summary(const rf_tune_summary *s, int world)
     if (s->timeout)
         fputs(" (--force tries them again)", stdout);
     puts("");
+    if (s->unfinished)
+        printf("the budget ran out: %u shape%s not measured to the end, and not decided; %s\n",
+               s->unfinished, rf_cli_s(s->unfinished),
+               force ? "--force begins anew: give it a larger --budget" : "run again to go on");
 }
 
 /* Of the shapes that had to be measured there was none to which --variants left anything. */
@@ -89,7 +93,7 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     int code = rc == RF_OK ? RF_CLI_OK : rf_cli_failed("tuning", &err);
     int db_lost = rc >= RF_E_DB && rc <= RF_E_DB_ABSENT;
     if (rc == RF_OK && boot->rank == 0)
-        print_summary(&summary, boot->world);
+        print_summary(&summary, boot->world, j->options.flags & RF_TUNE_FORCE);
     if (rc == RF_OK || db_lost) {
         int wrong = verify(&c, &j->shapes);
         code = wrong ? wrong : code;
@@ -119,7 +123,7 @@ int rf_cli_tune(int argc, char **argv)
          "for the whole session: 90, 500ms, 2m (default 60)"},
         {"rounds", 0, "N", RF_CLI_ROUNDS, &j.options.rounds, "interleaved rounds (default 7)"},
         {"variants", 0, "GLOB", RF_CLI_TEXT, &j.options.variant_filter,
-         "only variants whose names match (* and ?); if that leaves none, exit code 1"},
+         "only variants whose names match (* and ?)"},
         {"seed", 0, "N", RF_CLI_NUMBER, &j.options.seed, "order and data (default: random)"},
         {"force", 'f', NULL, RF_CLI_FLAG, &force, "measure again what is known already"},
     };
@@ -128,7 +132,12 @@ int rf_cli_tune(int argc, char **argv)
         "Measures every tactic for each shape across several ranks on this machine, each checked\n"
         "against the oracle first, and records all measurements in the tactic database. What is\n"
         "known already is not measured again; a session that was cut short goes on where it was.\n"
-        "Afterwards each shape is run with its winner and verified.",
+        "Afterwards each shape is run with its winner and verified.\n\n"
+        "When the budget runs out, what was measured is kept, it is said of how many shapes a "
+        "part\n"
+        "is missing (the database does not decide by them yet), and the exit code is 0 all the\n"
+        "same: run it again, and it goes on. Every run gets on with one candidate at least. It is\n"
+        "1 where something has to be measured, and --variants leaves nothing of it that may run.",
         options, 0, 0);
     int code = rf_cli_parse(&syntax, argc, argv, &rest);
     if (code < 0)

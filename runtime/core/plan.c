@@ -418,7 +418,7 @@ rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const 
     rfi_plan plan = {.count = elements(shape),
                      .fallback = variant == &rfi_baseline,
                      .shape = *shape,
-                     .rung = RF_RUNG_EXACT,
+                     .rung = RF_RUNG_SESSION,
                      .median_us = median_us,
                      .baseline_us = baseline_us};
     if (!plan.fallback) {
@@ -433,7 +433,7 @@ rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const 
         if (bad)
             return bad;
     }
-    snprintf(plan.reason, sizeof plan.reason, "measured by this comm");
+    snprintf(plan.reason, sizeof plan.reason, "%s", rf_rung_text(RF_RUNG_SESSION));
     bad = reserve(comm, channel, 1, err);
     if (!bad)
         commit(comm, channel, &plan, 1, comm->store_generation);

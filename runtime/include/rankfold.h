@@ -449,13 +449,14 @@ RF_API int rf_supports(const rf_comm *comm, const rf_shape *shape);
 #define RF_RUNG_LIST(X)                                                                            \
     X(FORCED, 0, "forced by RANKFOLD_TACTIC")                                                      \
     X(EXACT, 1, "measured here")                                                                   \
-    X(OTHER_ENV, 2, "measured on this hardware in another environment (stale)")                    \
-    X(OTHER_HASH, 3, "measured with an earlier build of this variant (stale)")                     \
-    X(PARTIAL, 4, "measured here, but not all tactics that are admitted now")                      \
-    X(NEAREST, 5, "nearest measured size")                                                         \
-    X(SHIPPED, 6, "shipped decision")                                                              \
-    X(CLASS, 7, "default of the hardware class, not measured")                                     \
-    X(GENERIC, 8, "generic variant")
+    X(SESSION, 2, "measured by this comm alone, no decision of a database")                        \
+    X(OTHER_ENV, 3, "measured on this hardware in another environment (stale)")                    \
+    X(OTHER_HASH, 4, "measured with an earlier build of this variant (stale)")                     \
+    X(PARTIAL, 5, "measured here, but not all tactics that are admitted now")                      \
+    X(NEAREST, 6, "nearest measured size")                                                         \
+    X(SHIPPED, 7, "shipped decision")                                                              \
+    X(CLASS, 8, "default of the hardware class, not measured")                                     \
+    X(GENERIC, 9, "generic variant")
 
 typedef enum rf_rung {
 #define RF_X(name, number, text) RF_RUNG_##name = (number),
@@ -560,6 +561,10 @@ typedef struct rf_tune_options {
 typedef struct rf_tune_summary {
     uint32_t shapes, warm; /* warm: answered from the database, nothing measured */
     uint32_t unmatched;    /* shapes for which nothing that may run passes variant_filter */
+    /* Shapes of which something was not measured because the time was up: the database does not
+     * decide by them yet. The next session goes on with them (one with RF_TUNE_FORCE begins anew).
+     */
+    uint32_t unfinished;
     uint32_t measured, wrong, timeout, infeasible; /* candidates by outcome */
     double seconds;
 } rf_tune_summary;
@@ -568,11 +573,15 @@ typedef struct rf_tune_summary {
  * records every measurement in the store, derives decisions and prepares the shapes with them. What
  * the database already answers is not measured. A candidate that times out is tried once more after
  * a reset of the comm, since a rank that was held up looks the same; the second time it is
- * recorded, the comm is reset and the tuner goes on. Losing the database mid-way (full disk) ends
- * with E_DB_*; what was measured stays in use for this comm. One that cannot be written from the
- * start is E_DB_* before anything is measured (E_DB_READONLY: it was opened for reading), and
- * earlier plans stand; where nothing has to be measured it need not be written. A comm with a
- * poisoned channel is E_POISONED: no candidate is to blame for that. `out` may be NULL. */
+ * recorded, the comm is reset and the tuner goes on. A session whose budget runs out is RF_OK: what
+ * has min(3, rounds) samples is recorded, shapes that are not complete (`unfinished`) have plans by
+ * that (RF_RUNG_SESSION) for this comm only, and every session completes one candidate at least,
+ * if need be beyond its budget, so that those that follow come to an end. Losing the database
+ * mid-way (full disk) ends with E_DB_*; what was measured stays in use for this comm. One that
+ * cannot be written from the start is E_DB_* before anything is measured (E_DB_READONLY: it was
+ * opened for reading), and earlier plans stand; where nothing has to be measured it need not be
+ * written. A comm with a poisoned channel is E_POISONED: no candidate is to blame for that. `out`
+ * may be NULL. */
 RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                          const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
 /* Collective. Runs the shape's plan in and out of place on test data of the library's own, special

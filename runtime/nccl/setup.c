@@ -232,12 +232,18 @@ static rf_result prepare(rfi_entry *e, rf_error *err)
         bad = agree_on_tuning(e, &dtypes, &seconds, err);
     for (int l = 0; l < count_lanes() && !bad; l++) {
         rf_tune_options o = RF_TUNE_OPTIONS_INIT;
+        rf_tune_summary sum = {0};
         o.budget_ms = (uint32_t)(1000ull * seconds / (unsigned)count_lanes());
         size_t n = list_shapes(e, (rf_mode)l, UINT32_MAX, shapes);
         bad = rf_prepare(e->comm, l, shapes, n, err);
         n = list_shapes(e, (rf_mode)l, dtypes, shapes);
         if (n && !bad)
-            bad = rf_tune(e->comm, l, shapes, n, &o, NULL, err);
+            bad = rf_tune(e->comm, l, shapes, n, &o, &sum, err);
+        if (sum.unfinished)
+            rfi_shim_say(2,
+                         "%u of %zu shapes were not tuned to the end in RANKFOLD_TUNE_SECONDS; the "
+                         "next communicator goes on",
+                         sum.unfinished, n);
         if (bad >= RF_E_DB && bad <= RF_E_DB_ABSENT) {
             rfi_shim_say(2, "%s", err->text); /* what is known, or was measured, is in use */
             bad = RF_OK;

@@ -71,16 +71,19 @@ static double weight(const rfi_session *s, const rfi_sweep *w)
     return w->warm ? 0 : (double)(w->missing + 1) * (1 + bytes / (16 << 20));
 }
 
-/* Every cold shape gets its part of the time that is left. */
+/* Every cold shape gets its part of the time that is left; the first one is begun however little
+ * that is, so that a session with cold shapes always gets on with one. */
 static rf_result run_cold(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
 {
     double end = s->start + s->options.budget_ms * 1e-3, total = 0, before = 0;
+    int begun = 0;
     for (size_t i = 0; i < s->n; i++)
         total += weight(s, &sweeps[i]);
-    for (size_t i = 0; i < s->n && rfi_seconds() < end; i++) {
+    for (size_t i = 0; i < s->n && (!begun || rfi_seconds() < end); i++) {
         double now = rfi_seconds(), mine = weight(s, &sweeps[i]);
         if (sweeps[i].warm)
             continue;
+        begun = 1;
         rf_result rc = rfi_sweep_run(&sweeps[i], now + (end - now) * mine / (total - before),
                                      before / total, mine / total, err);
         if (rc != RF_OK)
@@ -94,7 +97,20 @@ static rf_result measure(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
 {
     rf_store *store = rfi_store(s->comm);
     rf_result rc = run_cold(s, sweeps, err);
+    for (size_t i = 0; i < s->n; i++)
+        s->summary.unfinished += (uint32_t)rfi_sweep_is_unfinished(&sweeps[i]);
     return rc == RF_OK && store ? store->v->end(store, err) : rc;
+}
+
+/* Is there a decision of the store for this shape, by a whole sweep, where this one is not whole?
+ */
+static int is_decided(const rfi_session *s, size_t i)
+{
+    const rf_shape *shape = &s->shapes[i];
+    rf_plan_info plan;
+    return rf_plan_query(s->comm, s->channel, shape->rows * shape->hidden, shape->dtype,
+                         shape->mode, &plan) == RF_OK &&
+           plan.rung == RF_RUNG_EXACT;
 }
 
 /* Plans from the store; from what was just measured where the store cannot decide by it: there is
@@ -107,6 +123,8 @@ static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, rf_error *err)
     for (size_t i = 0; i < s->n && rc == RF_OK; i++) {
         const rfi_tune_trial *best = rfi_sweep_best(&sweeps[i]);
         if (!best || sweeps[i].finished) /* none: it is warm, or nothing could be measured */
+            continue;
+        if (rfi_sweep_is_unfinished(&sweeps[i]) && is_decided(s, i))
             continue;
         rfi_order set = {.kind = RFI_ORDER_SET, .done = 1};
         set.shape = (uint32_t)i;

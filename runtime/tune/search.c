@@ -60,7 +60,9 @@ static rf_result give(run *r, rfi_order *o, const rfi_tune_trial *t, rfi_answer 
     o->done = r->done + r->share * (within < 1 ? within : 1);
     o->eta_seconds = o->done > 0 ? elapsed / o->done * (1 - o->done) : left;
     if (o->eta_seconds > left)
-        o->eta_seconds = left > 0 ? left : 0;
+        o->eta_seconds = left;
+    if (o->eta_seconds < 0)
+        o->eta_seconds = 0; /* it is late already */
     if (t) {
         memcpy(o->hash, t->variant->hash, sizeof o->hash);
         o->grid = t->grid;
@@ -139,10 +141,11 @@ static size_t collect_shuffled(run *r, rfi_trial_state state, rfi_tune_trial **f
     return n;
 }
 
+/* One at least. */
 static rf_result check(run *r, rfi_tune_trial **field, rf_error *err)
 {
     size_t n = collect_by_promise(r, RFI_MISSING, field);
-    for (size_t i = 0; i < n && !out_of_time(r); i++) {
+    for (size_t i = 0; i < n && (i == 0 || !out_of_time(r)); i++) {
         rfi_tune_trial *t = field[i];
         if (t->state != RFI_MISSING)
             continue; /* dropped with a sibling */
@@ -154,7 +157,7 @@ static rf_result check(run *r, rfi_tune_trial **field, rf_error *err)
         r->w->spent++;
         t->guess_ns = a.ns;
         if (outcome_of(&a) == RFI_OK)
-            t->state = RFI_RUNNING;
+            t->state = RFI_CHECKED;
         else
             fail(r->w, t, outcome_of(&a));
     }
@@ -178,13 +181,13 @@ static double guess(const rfi_tune_trial *t, double *scratch)
     return scratch[(t->n - 1) / 2];
 }
 
-/* Every running candidate once; `field` are the `n` that were running. */
+/* Every candidate of `field` once, or as many as the time suffices for, but one at least. */
 static rf_result round_of(run *r, rfi_tune_trial **field, size_t n, double sample_ns,
                           double *scratch, rf_error *err)
 {
-    for (size_t i = 0; i < n && !out_of_time(r); i++) {
+    for (size_t i = 0; i < n && (i == 0 || !out_of_time(r)); i++) {
         rfi_tune_trial *t = field[i];
-        if (t->state != RFI_RUNNING)
+        if (t->state >= RFI_SETTLED)
             continue; /* dropped with a sibling */
         rfi_order o = {.kind = RFI_ORDER_MEASURE, .calls = calls_for(sample_ns, t->guess_ns)};
         rfi_answer a;
@@ -196,6 +199,7 @@ static rf_result round_of(run *r, rfi_tune_trial **field, size_t n, double sampl
             fail(r->w, t, outcome_of(&a));
             continue;
         }
+        t->state = RFI_RUNNING;
         t->samples[t->n++] = a.ns;
         t->order_index = (uint32_t)i;
         t->guess_ns = guess(t, scratch);
@@ -286,30 +290,82 @@ static double sample_ns(const run *r, double samples)
     return each < SAMPLE_NS_MIN ? SAMPLE_NS_MIN : each > SAMPLE_NS_MAX ? SAMPLE_NS_MAX : each;
 }
 
-static rf_result rounds(run *r, rfi_tune_trial **field, double *scratch, rf_error *err)
+/* The first round admits as many as will get enough samples: each needs about what it takes here in
+ * every round, so this one has a part of the time only. Who does not get its turn waits. */
+static rf_result admit(run *r, rfi_tune_trial **field, double *scratch, rf_error *err)
 {
-    uint32_t n_rounds = r->w->session->options.rounds;
-    double samples = samples_of(r, RFI_RUNNING, field);
-    rf_result rc = RF_OK, db = RF_OK;
+    double now = rfi_seconds();
+    r->until = now + (r->rounds_until - now) / rfi_sweep_enough(r->w);
+    size_t n = collect_by_promise(r, RFI_CHECKED, field);
+    rf_result rc = round_of(r, field, n, PILOT_NS, scratch, err);
     r->until = r->rounds_until;
-    for (uint32_t k = 0; k < n_rounds && rc == RF_OK && db == RF_OK && !out_of_time(r); k++) {
-        size_t running = k == 0 ? collect_by_promise(r, RFI_RUNNING, field)
-                                : collect_shuffled(r, RFI_RUNNING, field);
-        double ns = k == 0 ? PILOT_NS : sample_ns(r, samples);
-        rc = round_of(r, field, running, ns, scratch, err);
-        if (rc == RF_OK && !out_of_time(r))
-            cull(r, field, k + 1);
-        if (rc == RF_OK)
-            db = rfi_sweep_record(r->w, err);
-    }
+    return rc;
+}
+
+/* However short the time is, something comes of it, or sessions that go on with this one would
+ * begin with the same for ever: where no trial was settled the first gets what it needs. */
+static rf_result finish_one(run *r, rfi_tune_trial **field, double *scratch, rf_error *err)
+{
+    size_t missing = 0, n;
+    for (size_t i = 0; i < r->w->n; i++)
+        missing += r->w->trials[i].state < RFI_SETTLED;
+    if (missing < r->w->missing || !(n = collect_by_promise(r, RFI_RUNNING, field)))
+        return RF_OK;
+    rfi_tune_trial *t = field[0];
+    for (size_t i = 1; i < n; i++)
+        t = field[i]->n > t->n ? field[i] : t;
+    rf_result rc = RF_OK;
+    while (rc == RF_OK && t->state == RFI_RUNNING && t->n < rfi_sweep_enough(r->w))
+        rc = round_of(r, &t, 1, PILOT_NS, scratch, err);
+    return rc;
+}
+
+/* What was measured to the end, and what has too few samples and is left to the next session. */
+static void settle_all(run *r, rfi_tune_trial **field)
+{
     size_t n = collect(r, RFI_RUNNING, field);
     for (size_t i = 0; i < n; i++) {
-        if (field[i]->n)
+        if (field[i]->n >= rfi_sweep_enough(r->w))
             rfi_sweep_settle(r->w, field[i], RFI_OK);
         else
-            field[i]->state = RFI_MISSING; /* the time was up before its first round */
+            field[i]->state = RFI_MISSING;
     }
+}
+
+/* All rounds of those that the first one admits; where the store is lost, only those that this
+ * comm's own plan needs. */
+static rf_result batch(run *r, rfi_tune_trial **field, double *scratch, rf_error *err)
+{
+    rf_result rc = admit(r, field, scratch, err);
+    rf_result db = RF_OK;
+    double samples = samples_of(r, RFI_RUNNING, field);
+    uint32_t n_rounds = r->w->session->options.rounds;
+    for (uint32_t k = 1; rc == RF_OK; k++) {
+        if (k == 1 || !out_of_time(r))
+            cull(r, field, k);
+        if (db == RF_OK)
+            db = rfi_sweep_record(r->w, err);
+        if (db != RF_OK)
+            n_rounds = rfi_sweep_enough(r->w);
+        if (k >= n_rounds || out_of_time(r))
+            break;
+        size_t running = collect_shuffled(r, RFI_RUNNING, field);
+        rc = round_of(r, field, running, sample_ns(r, samples), scratch, err);
+    }
+    if (rc == RF_OK)
+        rc = finish_one(r, field, scratch, err);
+    settle_all(r, field);
     return rc != RF_OK ? rc : db;
+}
+
+/* As many at a time as the time suffices for. */
+static rf_result batches(run *r, rfi_tune_trial **field, double *scratch, rf_error *err)
+{
+    rf_result rc = RF_OK;
+    do
+        rc = batch(r, field, scratch, err);
+    while (rc == RF_OK && !out_of_time(r) && collect(r, RFI_CHECKED, field));
+    return rc;
 }
 
 static rf_result check_all(run *r, rfi_tune_trial **field, rf_error *err)
@@ -376,7 +432,7 @@ rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, r
     if (rc == RF_OK && w->missing)
         rc = rfi_sweep_record(w, err);
     if (rc == RF_OK && w->missing)
-        rc = rounds(&r, field, scratch, err);
+        rc = batches(&r, field, scratch, err);
     if (rc == RF_OK)
         rc = rfi_sweep_finish(w, err);
     for (size_t i = 0; i < w->n; i++)

@@ -29,6 +29,22 @@ static const rf_variant *recorded(const rf_variant *variant)
     return variant == &rfi_baseline ? NULL : variant;
 }
 
+#define ENOUGH 3u
+
+uint32_t rfi_sweep_enough(const rfi_sweep *w)
+{
+    uint32_t rounds = w->session->options.rounds;
+    return rounds < ENOUGH ? rounds : ENOUGH;
+}
+
+int rfi_sweep_is_unfinished(const rfi_sweep *w)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (w->trials[i].state < RFI_SETTLED)
+            return 1;
+    return 0;
+}
+
 void rfi_sweep_settle(const rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome)
 {
     rfi_stats st = rfi_stats_of(t->samples, t->n);
@@ -49,13 +65,19 @@ void rfi_sweep_settle(const rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome
     };
 }
 
+/* Does the store know what comes of this candidate? */
+static int is_known(const rfi_sweep *w, rfi_tune_trial *t)
+{
+    rf_store *store = rfi_store(w->session->comm);
+    return store && !(w->session->options.flags & RF_TUNE_FORCE) &&
+           store->v->measured(store, &w->key, recorded(t->variant), t->grid, &t->result) &&
+           (t->result.outcome != RFI_OK || t->result.n >= rfi_sweep_enough(w));
+}
+
 /* Known already, refused here, or to be run. */
 static void place(rfi_sweep *w, rfi_tune_trial *t, const char *refusal)
 {
-    rf_store *store = rfi_store(w->session->comm);
-    int fresh = w->session->options.flags & RF_TUNE_FORCE;
-    if (!fresh && store &&
-        store->v->measured(store, &w->key, recorded(t->variant), t->grid, &t->result))
+    if (is_known(w, t))
         t->state = RFI_RECORDED, t->known = 1;
     else if (refusal)
         rfi_sweep_settle(w, t, RFI_INFEASIBLE);
@@ -189,10 +211,7 @@ rf_result rfi_sweep_record(rfi_sweep *w, rf_error *err)
 /* Is the field complete, so that a decision for everybody may follow from it? */
 static int complete(const rfi_sweep *w)
 {
-    for (size_t i = 0; i < w->n; i++)
-        if (w->trials[i].state < RFI_SETTLED)
-            return 0;
-    return !w->session->options.variant_filter && rfi_sweep_best(w);
+    return !rfi_sweep_is_unfinished(w) && !w->session->options.variant_filter && rfi_sweep_best(w);
 }
 
 rf_result rfi_sweep_finish(rfi_sweep *w, rf_error *err)

@@ -7,7 +7,8 @@
 
 typedef enum rfi_trial_state {
     RFI_MISSING,
-    RFI_RUNNING, /* right, being measured */
+    RFI_CHECKED, /* right, waiting for its first round */
+    RFI_RUNNING, /* being measured */
     RFI_SETTLED, /* outcome is known, not yet recorded */
     RFI_RECORDED
 } rfi_trial_state;
@@ -42,6 +43,12 @@ typedef struct rfi_sweep {
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err);
 void rfi_sweep_close(rfi_sweep *w);
 
+/* Samples that a candidate needs, or what is measured of it does not count: one sample has no
+ * noise, and on a busy machine is wrong by any factor. Those that are dropped need none. */
+uint32_t rfi_sweep_enough(const rfi_sweep *w);
+/* Is there something that was not run, because the time was up? */
+int rfi_sweep_is_unfinished(const rfi_sweep *w);
+
 /* Closes a trial: statistics of its samples, to be recorded. */
 void rfi_sweep_settle(const rfi_sweep *w, rfi_tune_trial *t, rfi_outcome outcome);
 /* Records what was settled since the last time: one transaction. Errors: E_DB_*, E_MEMORY. */
@@ -50,9 +57,9 @@ rf_result rfi_sweep_record(rfi_sweep *w, rf_error *err);
 rf_result rfi_sweep_finish(rfi_sweep *w, rf_error *err);
 
 /* search.c: runs what is missing until `until` (rfi_seconds), the most promising first, and records
- * it. Adds to the session's summary. done, share: of the whole session's work, what
- * was done before, and what this shape is. Errors: E_DB_* (the store is lost; results so far are in
- * the trials), E_MEMORY, or what ended the session on all ranks. */
+ * it; one candidate at least, however late it is. Adds to the session's summary. done, share: of
+ * the whole session's work, what was done before, and what this shape is. Errors: E_DB_* (the store
+ * is lost; results so far are in the trials), E_MEMORY, or what ended the session on all ranks. */
 rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, rf_error *err);
 
 /* As in rfi_decision. */

@@ -20,6 +20,16 @@ def ready(group, cache, seconds=0, sizes=SIZES):
     return comm
 
 
+def finish(group, cache, sizes=SIZES):
+    """As many sessions as it takes until all is decided."""
+    while True:
+        comm = ready(group, cache, SECONDS, sizes)
+        unfinished = comm.tuned.unfinished
+        comm.destroy()
+        if not unfinished:
+            return
+
+
 def plans(comm):
     """What each prepared shape runs, and whether that was measured."""
     return sorted((plan["rows"], plan["variant"], plan["grid"], plan["rung"])
@@ -57,14 +67,14 @@ class Tuning(unittest.TestCase):
         def rank(group):
             found = []
             for seconds in (SECONDS, SECONDS, 0):
+                if found:
+                    finish(group, self.cache)
                 comm = ready(group, self.cache, seconds)
-                tuned = comm.tuned and (comm.tuned.shapes, comm.tuned.warm, comm.tuned.measured > 0)
-                found.append((tuned, plans(comm)))
+                found.append((comm.tuned and (comm.tuned.shapes, comm.tuned.warm, comm.tuned.measured > 0), plans(comm)))
                 comm.destroy()
             return found
         (first, second, third), other = run(2, rank)
         self.assertEqual([each[0] for each in (first, second, third)], [(2, 0, True), (2, 2, False), None])
-        self.assertEqual([plan[:3] for plan in first[1]], [plan[:3] for plan in second[1]])
         self.assertEqual(second[1], third[1])
         self.assertEqual({plan[3] for plan in third[1]}, {"measured here"})
         self.assertEqual(other, [first, second, third])
@@ -93,7 +103,7 @@ class Tuning(unittest.TestCase):
     def test_an_enclosing_tuning_context_of_other_code(self):
         """Other code tunes on its own, with another database and no group, while ours is used, prepared, and made."""
         def rank(group):
-            ready(group, self.cache, SECONDS, sizes=(1, 4, 16)).destroy()
+            finish(group, self.cache, sizes=(1, 4, 16))
             lib, may_profile, sums, made = rankfold.load(), set(), [], []
             ours = ready(group, self.cache)
             other = ready(Alone(), os.path.join(self.folder, f"other-{group.rank}.db"), SECONDS)

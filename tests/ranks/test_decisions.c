@@ -332,7 +332,7 @@ static void tuned_elsewhere(int rank, int world, void *arg)
     rf_config config = group_config();
     rf_error err = {0};
     rf_tune_options options = RF_TUNE_OPTIONS_INIT;
-    options.budget_ms = 2000;
+    options.budget_ms = 20000;
     options.rounds = 3;
     if (rank == 0)
         config.store = open_store(s->db);

@@ -360,9 +360,9 @@ static void bad_candidates(int rank, int world, void *arg)
     RANK_CHECK(s.seconds > 0, "%g", s.seconds);
     rf_plan_info plan = plan_of(&c, &small);
     RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s: %s", plan.variant, plan.reason);
-    RANK_CHECK(plan.rung == RF_RUNG_EXACT, "%d", plan.rung);
-    int by_store = strcmp(plan.reason, "measured by this comm") != 0;
-    RANK_CHECK(by_store == (arg != NULL), "%s", plan.reason); /* it knows more than one session */
+    /* the store knows more than one session */
+    RANK_CHECK(plan.rung == (arg ? RF_RUNG_EXACT : RF_RUNG_SESSION), "%s", plan.reason);
+    RANK_CHECK(s.unfinished == 0, "%u", s.unfinished);
     check_call(&c);
     close_comm(&c);
 }
@@ -728,7 +728,7 @@ static void disk_full(int rank, int world, void *arg)
     RANK_CHECK(strstr(err.text, "no space left") != NULL, "%s", err.text);
     rf_plan_info plan = plan_of(&c, &small);
     RANK_CHECK(strcmp(plan.variant, "kernel_good") == 0, "%s", plan.variant);
-    RANK_CHECK(plan.rung == RF_RUNG_EXACT, "%d: %s", plan.rung, plan.reason);
+    RANK_CHECK(plan.rung == RF_RUNG_SESSION, "%d: %s", plan.rung, plan.reason);
     check_call(&c);
     bad.left = 1000; /* there is space again, for the same store */
     tune(&c, shapes, 2, &o);
@@ -1042,10 +1042,12 @@ static void tiny_budget(int rank, int world, void *arg)
     o.budget_ms = 1;
     rf_tune_summary s = tune(&c, shapes, 2, &o);
     RANK_CHECK(s.measured < 4, "all of it"); /* one call of the slow one takes longer */
+    RANK_CHECK(s.unfinished == 2, "%u", s.unfinished);
     check_call(&c);
     o.budget_ms = 8000;
     s = tune(&c, shapes, 2, &o);
     RANK_CHECK(s.warm == 0 && s.measured > 0, "%u %u", s.warm, s.measured);
+    RANK_CHECK(s.unfinished == 0, "%u", s.unfinished);
     close_comm(&c);
 }
 
@@ -1053,6 +1055,66 @@ static void test_what_the_budget_left_out_is_measured_next_time(void **state)
 {
     (void)state;
     RANKS_ASSERT(ranks_run(2, tiny_budget, NULL, NULL));
+}
+
+/* Two candidates, one of them too slow for two in one session. */
+static void short_sessions(int rank, int world, void *arg)
+{
+    static const struct {
+        uint32_t flags, unfinished, warm, measured;
+        rf_rung rung;
+    } rows[] = {
+        {0, 1, 0, 1, RF_RUNG_SESSION},
+        {0, 0, 0, 1, RF_RUNG_EXACT},
+        {0, 0, 1, 0, RF_RUNG_EXACT},
+        {RF_TUNE_FORCE, 1, 0, 1, RF_RUNG_EXACT}, /* a whole sweep stays the better answer */
+    };
+    comm_pack = &unlike_pack;
+    comm_flags = RF_DEPENDENT;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rank_comm c = open_comm(rank, world, arg);
+        rf_tune_options o = options(NULL);
+        o.budget_ms = 1;
+        o.flags = rows[i].flags;
+        rf_tune_summary s = tune(&c, &small, 1, &o);
+        rf_plan_info plan = plan_of(&c, &small);
+        RANK_CHECK(s.unfinished == rows[i].unfinished, "%zu: %u", i, s.unfinished);
+        RANK_CHECK(s.warm == rows[i].warm, "%zu: %u", i, s.warm);
+        RANK_CHECK(s.measured == rows[i].measured, "%zu: %u", i, s.measured);
+        RANK_CHECK(plan.rung == rows[i].rung, "%zu: %s", i, plan.reason);
+        check_call(&c);
+        close_comm(&c);
+        rank_barrier();
+    }
+}
+
+static void test_sessions_that_are_too_short_come_to_an_end(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, short_sessions, "short", NULL));
+    assert_string_equal(
+        ask("short", "SELECT count(*) || ' with ' || min(samples) FROM measurement"), "3 with 3");
+    assert_string_equal(ask("short", "SELECT count(*) FROM sweep"), "1");
+}
+
+static void few_samples(int rank, int world, void *arg)
+{
+    static const uint32_t rows[][2] = {
+        {1, 1}, {1, 0}, {3, 1}, {3, 0}, {7, 0}}; /* rounds, measured */
+    rank_comm c = open_comm(rank, world, arg);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rf_tune_options o = options("kernel_good");
+        o.rounds = rows[i][0];
+        rf_tune_summary s = tune(&c, &small, 1, &o);
+        RANK_CHECK(s.measured == rows[i][1], "%zu: %u", i, s.measured);
+    }
+    close_comm(&c);
+}
+
+static void test_what_has_too_few_samples_is_measured_again(void **state)
+{
+    (void)state;
+    RANKS_ASSERT(ranks_run(2, few_samples, "few", NULL));
 }
 
 int main(void)
@@ -1088,6 +1150,8 @@ int main(void)
         cmocka_unit_test(test_an_abort_ends_the_session_on_all_ranks),
         cmocka_unit_test(test_a_rank_that_dies_at_last_is_told_of),
         cmocka_unit_test(test_what_the_budget_left_out_is_measured_next_time),
+        cmocka_unit_test(test_sessions_that_are_too_short_come_to_an_end),
+        cmocka_unit_test(test_what_has_too_few_samples_is_measured_again),
     };
     return cmocka_run_group_tests_name("tune", tests, NULL, NULL);
 }
