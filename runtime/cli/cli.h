@@ -214,6 +214,11 @@ extern const size_t rf_cli_n_packs;
 
 /* What a grid counts, by the variant's name: "KiB steps" or "blocks". */
 const char *rf_cli_grid_unit(const char *variant, uint32_t grid);
+/* The library's line, in which a command that it advises gets this program's name and database,
+ * which only we know. Static storage, until the next call. */
+const char *rf_cli_advice(const rf_cli_setup *setup, const char *line);
+/* Are the plan's times known to be of another shape than this one? */
+int rf_cli_plan_of_other_shape(const rf_plan_info *plan, const rf_shape *shape);
 /* "VARIANT, 16 KiB steps", or that it is the caller's own collective. */
 #define RF_CLI_PLAN 128
 const char *rf_cli_plan_text(const rf_plan_info *plan, char out[RF_CLI_PLAN]);

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,15 +9,28 @@
 #define CLOSE_MS  10000u
 #define MAX_PACKS 8
 
+const char *rf_cli_advice(const rf_cli_setup *setup, const char *line)
+{
+    static const char command[] = "`rankfold tune";
+    static char text[1024];
+    const char *at = strstr(line, command);
+    if (!at)
+        return line;
+    snprintf(text, sizeof text, "%.*s`%s tune%s%s%s", (int)(at - line), line,
+             program_invocation_short_name, setup->db ? " --db " : "", setup->db ? setup->db : "",
+             at + sizeof command - 1);
+    rf_cli_defuse(text);
+    return text;
+}
+
 /* Warnings, each once: every prepare repeats what is wrong with the database. */
 static void log_line(void *ctx, int level, const char *line)
 {
     static char last[RF_ERROR_TEXT];
-    (void)ctx;
     if (level > 1 || strcmp(line, last) == 0)
         return;
     snprintf(last, sizeof last, "%s", line);
-    rf_cli_error("%s", line);
+    rf_cli_error("%s", rf_cli_advice(ctx, line));
 }
 
 /* The database that came with this program, beside it as installed or as built; NULL = none. */
@@ -39,6 +53,12 @@ static const char *shipped_database(void)
 const char *rf_cli_grid_unit(const char *variant, uint32_t grid)
 {
     return strstr(variant, "_cpu_") ? "KiB steps" : grid == 1 ? "block" : "blocks";
+}
+
+int rf_cli_plan_of_other_shape(const rf_plan_info *plan, const rf_shape *shape)
+{
+    return plan->measured_rows &&
+           (plan->measured_rows != shape->rows || plan->measured_hidden != shape->hidden);
 }
 
 const char *rf_cli_plan_text(const rf_plan_info *plan, char out[RF_CLI_PLAN])
@@ -82,6 +102,7 @@ rf_result rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, 
     config.flags = setup->admit;
     if (boot->rank == 0) {
         config.log = log_line; /* the ranks would say the same */
+        config.log_ctx = (void *)(uintptr_t)setup;
         rf_result bad =
             rf_store_open(setup->db, shipped_database(), setup->store_flags, &c.store, err);
         if (bad != RF_OK)

@@ -141,8 +141,8 @@ static int check_database(const job *j, char *out)
         snprintf(out, FINDING, "%s%s", err.text,
                  rc != RF_E_DB_ABSENT ? ""
                  : j->setup.backend == RF_BACKEND_CUDA
-                     ? "; `rankfold tune --backend cuda` will make one"
-                     : "; `rankfold tune` will make one");
+                     ? rf_cli_advice(&j->setup, "; `rankfold tune --backend cuda` will make one")
+                     : rf_cli_advice(&j->setup, "; `rankfold tune` will make one"));
     return rc == RF_OK || rc == RF_E_DB_ABSENT;
 }
 
@@ -174,7 +174,7 @@ static int check_here(const job *j)
 
 /* ---- what the ranks find out together ---- */
 
-static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict)
+static void print_plan(const job *j, const rf_comm *comm, const rf_shape *s, rf_result verdict)
 {
     char shape[RF_CLI_SHAPE], bytes[24], text[RF_CLI_PLAN];
     rf_plan_info plan = {0};
@@ -183,7 +183,8 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
     printf("%s   %-18s %8s  %s\n%14s%s%s%s\n", rf_cli_mark(verdict == RF_OK),
            rf_cli_shape_text(s, shape), rf_cli_bytes_text(rf_cli_shape_bytes(s), bytes),
            rf_cli_plan_text(&plan, text), "", rf_cli_style_of(RF_CLI_DIM),
-           verdict == RF_OK ? plan.reason : rf_strerror(verdict), rf_cli_style_of(RF_CLI_PLAIN));
+           verdict == RF_OK ? rf_cli_advice(&j->setup, plan.reason) : rf_strerror(verdict),
+           rf_cli_style_of(RF_CLI_PLAIN));
 }
 
 /* Said by rank 0, since whoever started the CUDA driver may not fork ranks. No GPU is no fault
@@ -259,7 +260,7 @@ static int rank(const rf_bootstrap *boot, void *ctx)
         if (verdict == RF_FALLBACK)
             verdict = RF_OK;
         if (boot->rank == 0)
-            print_plan(c.comm, &j->shapes.list[i], verdict);
+            print_plan(j, c.comm, &j->shapes.list[i], verdict);
         code = verdict == RF_OK ? code : RF_CLI_FAILURE;
     }
     rf_cli_comm_close(&c, code == RF_CLI_OK);

@@ -82,7 +82,8 @@ static int print_candidates(const job *j, int world)
         rfi_db_close(&db);
     }
     if (rc == RF_E_DB_ABSENT) {
-        printf("\nno candidates: there is no tactic database yet; run rankfold tune%s\n",
+        printf("\nno candidates: there is no tactic database yet; run %s%s`\n",
+               rf_cli_advice(&j->setup, "`rankfold tune"),
                j->setup.backend == RF_BACKEND_CUDA ? " --backend cuda" : "");
         return RF_CLI_OK;
     }
@@ -95,8 +96,9 @@ static int print_candidates(const job *j, int world)
     return RF_CLI_OK;
 }
 
-static void print_plan(const rf_comm *comm, const rf_shape *s)
+static void print_plan(const job *j, const rf_comm *comm)
 {
+    const rf_shape *s = &j->shape;
     char shape[RF_CLI_SHAPE], bytes[24], text[RF_CLI_PLAN];
     rf_plan_info plan = {0};
     rf_plan_query(comm, 0, s->rows * s->hidden, s->dtype, s->mode, &plan);
@@ -107,8 +109,11 @@ static void print_plan(const rf_comm *comm, const rf_shape *s)
            rf_cli_style_of(RF_CLI_PLAIN));
     printf("  rung    %d: %s\n", (int)plan.rung, rf_rung_text(plan.rung));
     rf_cli_defuse(plan.reason);
-    printf("  reason  %s\n", plan.reason);
-    if (plan.median_us > 0)
+    printf("  reason  %s\n", rf_cli_advice(&j->setup, plan.reason));
+    if (plan.median_us > 0 && rf_cli_plan_of_other_shape(&plan, s))
+        printf("  median  %.2f us, of %llu x %llu\n", plan.median_us,
+               (unsigned long long)plan.measured_rows, (unsigned long long)plan.measured_hidden);
+    else if (plan.median_us > 0)
         printf("  median  %.2f us\n", plan.median_us);
 }
 
@@ -125,7 +130,7 @@ static int rank(const rf_bootstrap *boot, void *ctx)
     if (rf_prepare(c.comm, 0, &j->shape, 1, &err) != RF_OK)
         code = rf_cli_failed("preparing", &err);
     else if (boot->rank == 0) {
-        print_plan(c.comm, &j->shape);
+        print_plan(j, c.comm);
         code = print_candidates(j, boot->world);
     }
     rf_cli_comm_close(&c, code == RF_CLI_OK);

@@ -26,6 +26,10 @@ static void print_plan(const rf_comm *comm, const rf_shape *s, rf_result verdict
     else if (plan.rung != RF_RUNG_EXACT)
         printf("  %s(%s)%s", rf_cli_style_of(RF_CLI_DIM), rf_rung_text(plan.rung),
                rf_cli_style_of(RF_CLI_PLAIN));
+    else if (rf_cli_plan_of_other_shape(&plan, s))
+        printf("  %s(measured at %llu x %llu)%s", rf_cli_style_of(RF_CLI_DIM),
+               (unsigned long long)plan.measured_rows, (unsigned long long)plan.measured_hidden,
+               rf_cli_style_of(RF_CLI_PLAIN));
     putchar('\n');
     fflush(stdout);
 }

@@ -126,6 +126,7 @@ static rf_result compare(rf_comm *comm, int channel, const wire_shape *shapes, s
 typedef struct wire_plan {
     unsigned char hash[16];
     double median_us, baseline_us;
+    uint64_t measured_rows, measured_hidden;
     uint32_t grid;
     uint8_t rung, fallback, unused[2];
     char reason[256];
@@ -214,6 +215,8 @@ static int stored(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
     out->rung = (uint8_t)d.rung;
     out->median_us = d.median_ns / 1000;
     out->baseline_us = d.baseline_ns / 1000;
+    out->measured_rows = d.measured_rows;
+    out->measured_hidden = d.measured_hidden;
     if (d.fallback) {
         out->fallback = 1;
         return 1;
@@ -234,6 +237,7 @@ static int decide(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
     if (forced(comm, shape, out) || stored(comm, shape, out))
         return 1;
     out->median_us = out->baseline_us = 0; /* of a decision that cannot be used */
+    out->measured_rows = out->measured_hidden = 0;
     rfi_class_choice choice;
     if (!rfi_class_choose(comm, shape, &choice))
         return 0;
@@ -294,7 +298,9 @@ static rf_result read_plan(const rf_comm *comm, const rf_shape *shape, wire_plan
                       .shape = *shape,
                       .rung = (rf_rung)wire->rung,
                       .median_us = wire->median_us,
-                      .baseline_us = wire->baseline_us};
+                      .baseline_us = wire->baseline_us,
+                      .measured_rows = wire->measured_rows,
+                      .measured_hidden = wire->measured_hidden};
     memcpy(out->reason, wire->reason, sizeof out->reason);
     if (out->fallback)
         return RF_OK;
@@ -420,7 +426,9 @@ rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const 
                      .shape = *shape,
                      .rung = RF_RUNG_SESSION,
                      .median_us = median_us,
-                     .baseline_us = baseline_us};
+                     .baseline_us = baseline_us,
+                     .measured_rows = shape->rows,
+                     .measured_hidden = shape->hidden};
     if (!plan.fallback) {
         const char *refusal = rfi_refusal(comm, variant, shape);
         if (refusal || !grid)
@@ -499,6 +507,8 @@ rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dty
     out->fallback = plan->fallback;
     out->median_us = plan->median_us;
     out->baseline_us = plan->baseline_us;
+    out->measured_rows = plan->measured_rows;
+    out->measured_hidden = plan->measured_hidden;
     if (path == RFI_PATH_PREPARED) {
         snprintf(out->reason, sizeof out->reason, "%s", plan->reason);
         add_off(comm, out);
@@ -507,6 +517,7 @@ rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dty
     int measured = plan->rung >= RF_RUNG_EXACT && plan->rung < RF_RUNG_NEAREST;
     out->rung = measured ? RF_RUNG_NEAREST : plan->rung;
     out->median_us = out->baseline_us = 0; /* was measured at another size */
+    out->measured_rows = out->measured_hidden = 0;
     if (path == RFI_PATH_NEAREST)
         snprintf(out->reason, sizeof out->reason,
                  "not prepared; nearest prepared shape: %llu x %llu %s",

@@ -14,6 +14,7 @@ typedef struct rfi_plan {
     rf_rung rung;
     double median_us;   /* 0 = unknown */
     double baseline_us; /* as in rf_plan_info */
+    uint64_t measured_rows, measured_hidden;
     char reason[256];
 } rfi_plan;
 

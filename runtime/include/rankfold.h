@@ -477,6 +477,9 @@ typedef struct rf_plan_info {
     char reason[256]; /* one line: key, rung, what is stale, what to run */
     /* The baseline's time in the same measurement; 0 = not measured, infinite = it failed. */
     double baseline_us;
+    /* The shape that was measured, as rows and hidden; 0 = unknown. Sizes count in powers of two:
+     * one measured shape decides for all between two of them. */
+    uint64_t measured_rows, measured_hidden;
 } rf_plan_info;
 RF_API rf_result rf_plan_query(const rf_comm *comm, int channel, uint64_t count, rf_dtype dtype,
                                rf_mode mode, rf_plan_info *out);

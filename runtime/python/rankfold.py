@@ -97,7 +97,7 @@ class rf_baseline(ctypes.Structure):
 class rf_plan_info(ctypes.Structure):
     _fields_ = [
         ("variant", c_char * 96), ("grid", c_uint32), ("rung", c_int), ("fallback", c_int), ("median_us", c_double),
-        ("reason", c_char * 256), ("baseline_us", c_double),
+        ("reason", c_char * 256), ("baseline_us", c_double), ("measured_rows", c_uint64), ("measured_hidden", c_uint64),
     ]
 
 

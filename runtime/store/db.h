@@ -16,9 +16,10 @@ extern const char rfi_schema_sql[];
 
 #define RFI_DECISION_COLUMNS                                                                       \
     "SELECT v.name, d.variant_hash, d.grid, d.bucket_bytes, d.median_ns, d.env_fp, "               \
-    "c.started_utc, d.baseline_median_ns "                                                         \
+    "c.started_utc, d.baseline_median_ns, s.rows, s.hidden "                                       \
     "FROM decision d CROSS JOIN variant v ON v.variant_hash = d.variant_hash "                     \
     "CROSS JOIN campaign c ON c.campaign = d.campaign "                                            \
+    "LEFT JOIN shape s ON s.campaign = d.campaign AND s.shape_no = d.shape_no "                    \
     "WHERE d.hw_fp = ?1 AND d.architecture = ?2 AND d.op = ?3 AND d.world = ?4 AND d.dtype = ?5 "  \
     "AND d.mode = ?6 AND d.admits = ?11 AND d.hidden = ?7 AND "
 

@@ -202,11 +202,14 @@ static void explain(const rfi_source *source, const rfi_key *key, const rfi_row 
     put(line, size, source->shipped ? "shipped: measured" : "measured here");
     if (row->day[0])
         put(line, size, " on %s", row->day);
-    if (!row->hidden)
+    int differs = row->measured_rows != key->rows || row->measured_hidden != key->hidden;
+    if (row->measured_rows && differs) /* one decision serves all shapes of a bucket */
+        put(line, size, " at %" PRIu64 " x %" PRIu64, row->measured_rows, row->measured_hidden);
+    else if (!row->hidden && differs)
         put(line, size, " with another hidden size");
     if (row->bucket != rfi_bucket(key->bytes))
-        put(line, size, " at %" PRIu64 " B, the nearest to %" PRIu64 " B", row->bucket,
-            rfi_bucket(key->bytes));
+        put(line, size, "%s %" PRIu64 " B, the nearest to %" PRIu64 " B",
+            row->measured_rows ? "," : " at", row->bucket, rfi_bucket(key->bytes));
     put_missing(key, key->admits & ~row->admits, line, size);
     if (rung == RF_RUNG_OTHER_HASH)
         put(line, size, ", stale: with an earlier build of the variant");
@@ -239,6 +242,8 @@ static int answer(const rfi_source *source, const rfi_key *key, const rfi_row *r
     out->bucket = row->bucket;
     out->median_ns = row->median_ns;
     out->baseline_ns = row->baseline_ns;
+    out->measured_rows = row->measured_rows;
+    out->measured_hidden = row->measured_hidden;
     explain(source, key, row, rung, out);
     out->rung = source->shipped ? RF_RUNG_SHIPPED : rung;
     return 1;

@@ -12,8 +12,9 @@ typedef struct rfi_row {
     uint32_t grid;
     uint64_t bucket, hidden;
     unsigned admits;
-    double median_ns, baseline_ns; /* as in rfi_decision */
-    char day[11];                  /* of its campaign, "2026-11-29"; "" = unknown */
+    double median_ns, baseline_ns;           /* as in rfi_decision */
+    char day[11];                            /* of its campaign, "2026-11-29"; "" = unknown */
+    uint64_t measured_rows, measured_hidden; /* as in rfi_decision */
 } rfi_row;
 
 /* Which row of (hw, arch, op, world, dtype, mode, admits, hidden): at the key's bucket, of the

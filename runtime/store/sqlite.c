@@ -178,6 +178,12 @@ static int read_row(sqlite3_stmt *statement, rfi_row *out)
     out->bucket = (uint64_t)bucket;
     out->median_ns = sqlite3_column_double(statement, 4);
     out->baseline_ns = sqlite3_column_double(statement, 7); /* NULL = 0 */
+    sqlite3_int64 rows = sqlite3_column_int64(statement, 8);
+    sqlite3_int64 hidden = sqlite3_column_int64(statement, 9);
+    if (rows > 0 && hidden > 0) {
+        out->measured_rows = (uint64_t)rows;
+        out->measured_hidden = (uint64_t)hidden;
+    }
     return 1;
 }
 

@@ -50,6 +50,7 @@ typedef struct rfi_decision {
     uint64_t bucket;
     double median_ns;
     double baseline_ns; /* judged in the same sweep; 0 = not measured, infinite = it failed */
+    uint64_t measured_rows, measured_hidden; /* the shape that was; 0 = unknown */
     char reason[256]; /* one line; also when nothing was found: the key that missed, what to run */
 } rfi_decision;
 

@@ -135,6 +135,29 @@ static void the_fastest_is_answered(void **state)
     assert_null(rf_store_warning(f->store));
 }
 
+static void the_shape_that_was_measured_is_named_to_another_of_its_bucket(void **state)
+{
+    fixture *f = *state;
+    rfi_key key = facts_key(&f->here, 3, 4096); /* 48 KiB, and so of the bucket of 64 */
+    tune(f, f->store, &f->here, 3);
+    rfi_decision d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+    assert_null(strstr(d.reason, " at "));
+
+    key = facts_key(&f->here, 4, 4096);
+    d = ask(f->store, &key, facts_have_all);
+    assert_int_equal(d.rung, RF_RUNG_EXACT);
+    assert_int_equal(d.measured_rows, 3);
+    assert_int_equal(d.measured_hidden, 4096);
+    assert_non_null(strstr(d.reason, " at 3 x 4096"));
+
+    key = facts_key(&f->here, 4, 3072); /* what serves any hidden size */
+    assert_non_null(strstr(ask(f->store, &key, facts_have_all).reason, " at 3 x 4096"));
+    key = facts_key(&f->here, 8, 4096);
+    assert_non_null(strstr(ask(f->store, &key, facts_have_all).reason,
+                           " at 3 x 4096, 65536 B, the nearest to 131072 B"));
+}
+
 static void an_empty_store_says_what_to_run(void **state)
 {
     fixture *f = *state;
@@ -774,6 +797,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         FACT(opening_creates_nothing),
         FACT(the_fastest_is_answered),
+        FACT(the_shape_that_was_measured_is_named_to_another_of_its_bucket),
         FACT(an_empty_store_says_what_to_run),
         FACT(another_environment_is_stale_and_named),
         FACT(of_fields_of_one_name_each_has_its_own_counterpart),
