@@ -4,6 +4,8 @@
 #include "cli/cli.h"
 #include "cli/database.h"
 
+#define FEW 3 /* samples, below which noise and median say little */
+
 typedef struct job {
     rf_cli_setup setup;
     rf_shape shape;
@@ -50,6 +52,7 @@ static void print_candidate(void *ctx, sqlite3_stmt *row)
         return;
     }
     uint32_t grid = (uint32_t)sqlite3_column_int(row, 1);
+    int samples = sqlite3_column_int(row, 3);
     printf("  %-48s ", variant);
     if (grid)
         printf("%5u %-9s ", grid, rf_cli_grid_unit(variant, grid));
@@ -60,6 +63,8 @@ static void print_candidate(void *ctx, sqlite3_stmt *row)
                l->best > 0 ? median / l->best : 1);
     if (strcmp(outcome, "ok") != 0)
         printf("  %s", outcome);
+    else if (samples < FEW)
+        printf("  (%d sample%s only)", samples, rf_cli_s((uint64_t)samples));
     putchar('\n');
     l->shown++;
 }
