@@ -72,9 +72,9 @@ static __attribute__((cold)) rf_result explain(rf_comm *comm, rfi_channel *chann
         result = rfi_fault_result(code);
     channel->told = 1;
     if (result == RF_E_POISONED)
-        FAIL(comm, channel, result, culprit,
-             "channel %d: poisoned since rank %d %s; rf_comm_reset revives it", index, culprit,
-             what);
+        FAIL(comm, channel, result, culprit, "channel %d: poisoned since rank %d %s; %s", index,
+             culprit, what,
+             rfi_fault_result(code) == RF_E_PEER ? "destroy the comm" : "rf_comm_reset revives it");
     char detail[160];
     describe(&fault, params, params->count, detail, sizeof detail);
     FAIL(comm, channel, result, culprit, "channel %d: rank %d %s%s", index, culprit, what, detail);

@@ -280,7 +280,7 @@ static rf_result decide_all(const rf_comm *comm, const rf_shape *shapes, size_t 
             "this comm has none (rf_comm_baseline): RF_FALLBACK from a call means that nothing "
             "was summed",
             left, n);
-    if (unmeasured)
+    if (unmeasured && !comm->tuning)
         rfi_log(comm, 2, "shapes not measured here: %zu of %zu; rankfold tune measures them",
                 unmeasured, n);
     return RF_OK;

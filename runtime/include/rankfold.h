@@ -380,12 +380,12 @@ RF_API rf_result rf_channel_open(rf_comm *comm, const char *name, int *channel, 
 RF_API rf_result rf_channel_rebind(rf_comm *comm, int channel);
 
 /* Collective. Resolves shapes to plans: rank 0 decides (database, else class default), every rank
- * verifies that it holds exactly that variant and loads it. Shapes add to those prepared before; a
- * shape again replaces its plan. n: up to 65536. Nothing is measured. Where the caller's own
- * collective was measured faster, be it in another program, the plan is a fallback, and
- * rf_all_reduce leaves that shape to the caller; on a comm without a baseline a warning in the log
- * counts them. On failure earlier plans stand. Errors: E_ARG, E_CAPACITY, E_VARIANT, E_MISMATCH,
- * E_TIMEOUT, E_PEER, E_REMOTE. */
+ * verifies that it holds exactly that variant and loads it. Shapes add to those prepared before;
+ * one of the same dtype, mode and number of elements again replaces the plan. n: up to 65536.
+ * Nothing is measured. Where the caller's own collective was measured faster, be it in another
+ * program, the plan is a fallback, and rf_all_reduce leaves that shape to the caller; on a comm
+ * without a baseline a warning in the log counts them. On failure earlier plans stand. Errors:
+ * E_ARG, E_CAPACITY, E_VARIANT, E_MISMATCH, E_TIMEOUT, E_PEER, E_REMOTE. */
 RF_API rf_result rf_prepare(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                             rf_error *err);
 RF_API rf_result rf_prepare_all(rf_comm *const *comms, int world, int channel,
@@ -495,18 +495,21 @@ typedef struct rf_health {
 } rf_health;
 /* Reads health on the host without synchronising: what replays cannot return. Any thread. */
 RF_API rf_result rf_comm_check(const rf_comm *comm, rf_health *out);
-/* Last error of a call on this comm; code RF_OK if there was none. Owned by the comm; valid until
- * its next failing call. */
+/* Last error of a call on this comm; code RF_OK if there was none. What fails later in a stream or
+ * a replay is not in it: rf_comm_check has that. Owned by the comm; valid until its next failing
+ * call. */
 RF_API const rf_error *rf_comm_error(const rf_comm *comm);
 /* Frees waiting kernels of this rank, and of its peers: they return E_ABORTED naming this rank. Any
  * thread; sticky. */
 RF_API void rf_comm_abort(rf_comm *comm);
-/* Collective: drain, barrier, clear, barrier. Revives poisoned channels; plans stay. Errors:
- * E_TIMEOUT, E_PEER, and what a device met: still poisoned. */
+/* Collective: drain, barrier, clear, barrier. Revives poisoned channels; plans stay. Graphs that
+ * were captured before are void: capture them again. Replayed they end in E_GENERATION and poison
+ * the channel. Errors: E_TIMEOUT, E_PEER, and what a device met: still poisoned, and nothing is
+ * left but to destroy the comm and create another. */
 RF_API rf_result rf_comm_reset(rf_comm *comm, uint32_t timeout_ms, rf_error *err);
 /* Collective, ordered: drain, unmap imports, agree, free exports. The comm can only be destroyed
  * afterwards. A second call is a no-op (RF_OK). Errors: E_TIMEOUT and E_PEER name the missing rank;
- * the comm is closed all the same. */
+ * the comm is closed all the same. Graphs captured on it must not be replayed any more. */
 RF_API rf_result rf_comm_close(rf_comm *comm, uint32_t timeout_ms, rf_error *err);
 /* Local: never communicates, never blocks. NULL is fine. Without close before it, peers that wait
  * see E_PEER. */
@@ -554,7 +557,7 @@ typedef struct rf_tune_options {
     uint32_t rounds;    /* interleaved rounds; default 7 */
     uint32_t flags;
     uint64_t seed;              /* order and data */
-    const char *variant_filter; /* Lua-free glob on variant names: * and ?; NULL = all */
+    const char *variant_filter; /* glob on names, "baseline" among them: * and ?; NULL = all */
     void (*progress)(void *ctx, const rf_tune_progress *p);
     void *progress_ctx;
 } rf_tune_options;
@@ -569,6 +572,7 @@ typedef struct rf_tune_summary {
      */
     uint32_t unfinished;
     uint32_t measured, wrong, timeout, infeasible; /* candidates by outcome */
+    uint32_t resets; /* of the comm, after candidates that failed: see rf_comm_reset about graphs */
     double seconds;
 } rf_tune_summary;
 
@@ -583,8 +587,8 @@ typedef struct rf_tune_summary {
  * mid-way (full disk) ends with E_DB_*; what was measured stays in use for this comm. One that
  * cannot be written from the start is E_DB_* before anything is measured (E_DB_READONLY: it was
  * opened for reading), and earlier plans stand; where nothing has to be measured it need not be
- * written. A comm with a poisoned channel is E_POISONED: no candidate is to blame for that. `out`
- * may be NULL. */
+ * written. Without a store all is measured, for this comm only. A comm with a poisoned channel is
+ * E_POISONED: no candidate is to blame for that. `out` may be NULL. */
 RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                          const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
 /* Collective. Runs the shape's plan in and out of place on test data of the library's own, special
@@ -630,7 +634,8 @@ rf_cpu_graph_destroy(rf_cpu_graph *graph); /* after its replays are done; NULL i
  */
 RF_API rf_result rf_cpu_stream_delay(rf_cpu_stream *stream, uint32_t microseconds);
 /* Calls `function` in the queue: for a baseline on a cpu stream. It may be called as long as a
- * graph that recorded it lives; what it returns is the launch's result. Errors: E_ARG, E_MEMORY. */
+ * graph that recorded it lives, of which nobody tells: `arg` is best something that lives as long
+ * as the comm. What it returns is the launch's result. Errors: E_ARG, E_MEMORY. */
 RF_API rf_result rf_cpu_stream_call(rf_cpu_stream *stream, rf_result (*function)(void *arg),
                                     void *arg);
 

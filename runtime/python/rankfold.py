@@ -115,7 +115,8 @@ class rf_tune_options(ctypes.Structure):
 class rf_tune_summary(ctypes.Structure):
     _fields_ = [
         ("shapes", c_uint32), ("warm", c_uint32), ("unmatched", c_uint32), ("unfinished", c_uint32),
-        ("measured", c_uint32), ("wrong", c_uint32), ("timeout", c_uint32), ("infeasible", c_uint32), ("seconds", c_double),
+        ("measured", c_uint32), ("wrong", c_uint32), ("timeout", c_uint32), ("infeasible", c_uint32),
+        ("resets", c_uint32), ("seconds", c_double),
     ]
 
 

@@ -748,9 +748,11 @@ static void set_path(layer *l, const char *path)
 rf_result rf_store_open(const char *path, const char *shipped, uint32_t flags, rf_store **out,
                         rf_error *err)
 {
-    if (!out || flags & ~RF_STORE_READ)
-        return rfi_fail(err, RF_E_ARG, -1, "database", "rf_store_open: %s",
-                        out ? "unknown flags" : "out is NULL");
+    if (!out)
+        return rfi_fail(err, RF_E_ARG, -1, "database", "rf_store_open: out is NULL");
+    if (flags & ~RF_STORE_READ)
+        return rfi_fail(err, RF_E_ARG, -1, "database",
+                        "rf_store_open: flags are 0x%x, expected 0 or RF_STORE_READ", flags);
     sqlite_store *s = calloc(1, sizeof *s);
     if (!s)
         return rfi_fail(err, RF_E_MEMORY, -1, "database", "out of memory");

@@ -119,6 +119,7 @@ static rf_result carry_out(rfi_session *s, const rfi_order *o, rfi_answer *out, 
     if (culprit < 0)
         return RF_OK;
     rfi_log(s->comm, 1, "tune: failed: rank %d: %s", culprit, all[culprit].text);
+    s->summary.resets++;
     return rf_comm_reset(s->comm, rfi_timeout_ms(s->comm), err);
 }
 

@@ -457,7 +457,12 @@ static void destroys(int rank, int world, void *arg)
     rf_comm *comm = group_create(arg, &config, rank, world);
     if (rank != 1) {
         int calls;
+        float x = 0;
         check_error(comm, call_until_failure(comm, &calls), RF_E_PEER, 1);
+        rf_result again = rf_all_reduce(comm, 0, &x, &x, 1, RF_F32, NULL);
+        RANK_CHECK(again == RF_E_POISONED, "%d", (int)again);
+        RANK_CHECK(strstr(rf_comm_error(comm)->text, "is gone; destroy the comm"), "%s",
+                   rf_comm_error(comm)->text);
     }
     rf_comm_destroy(comm);
 }

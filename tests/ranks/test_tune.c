@@ -417,6 +417,7 @@ static void held_up(int rank, int world, void *arg)
     rf_tune_summary s = tune(&c, &small, 1, &o);
     RANK_CHECK(hangs[rank] == 2, "%d", hangs[rank]);
     RANK_CHECK(s.measured == 2 && s.timeout == 0, "%u %u", s.measured, s.timeout);
+    RANK_CHECK(s.resets == 2, "%u", s.resets);
     close_comm(&c);
 }
 
