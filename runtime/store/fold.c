@@ -6,12 +6,15 @@
 int rfi_beats(const rfi_candidate *challenger, const rfi_candidate *incumbent)
 {
     /* Three median absolute deviations are two standard deviations of a normal distribution; one
-     * per cent is what clocks and placement move by without being noise within a session. */
+     * per cent is what clocks and placement move by without being noise within a session. Noise of
+     * more than half the time protects nothing: who was measured on a busy machine would stay. */
     double noise =
         challenger->noise_ns > incumbent->noise_ns ? challenger->noise_ns : incumbent->noise_ns;
     double margin = 3 * noise;
     if (margin < 0.01 * incumbent->median_ns)
         margin = 0.01 * incumbent->median_ns;
+    if (margin > 0.5 * incumbent->median_ns)
+        margin = 0.5 * incumbent->median_ns;
     return incumbent->median_ns - challenger->median_ns > margin;
 }
 

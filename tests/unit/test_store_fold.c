@@ -138,6 +138,15 @@ static void one_per_cent_is_noise_in_any_case(void **state)
     assert_int_equal(rfi_beats(&far, &old), 1);
 }
 
+static void no_noise_protects_from_what_takes_half_the_time(void **state)
+{
+    (void)state;
+    const rfi_candidate old = {.median_ns = 110, .noise_ns = 42};
+    const rfi_candidate near = {.median_ns = 56}, far = {.median_ns = 54};
+    assert_int_equal(rfi_beats(&near, &old), 0);
+    assert_int_equal(rfi_beats(&far, &old), 1);
+}
+
 static void the_noise_is_that_of_the_noisier(void **state)
 {
     (void)state;
@@ -443,6 +452,7 @@ int main(void)
         FACT(beyond_the_noise_it_falls),
         FACT(one_per_cent_is_noise_in_any_case),
         FACT(the_noise_is_that_of_the_noisier),
+        FACT(no_noise_protects_from_what_takes_half_the_time),
         FACT(a_failure_is_no_runner_up),
         FACT(an_empty_sweep_says_nothing),
         FACT(a_killed_session_counts_in_its_environment_only),
