@@ -9,16 +9,31 @@
 #define CLOSE_MS  10000u
 #define MAX_PACKS 8
 
+/* As one word for a shell. */
+static const char *quoted(const char *word, char *out, size_t size)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                "_-./+,:=@%";
+    if (!word[strspn(word, plain)])
+        return word;
+    size_t used = (size_t)snprintf(out, size, "'");
+    for (; *word && used + 8 < size; word++)
+        used += (size_t)snprintf(out + used, size - used, *word == '\'' ? "'\\''" : "%c", *word);
+    snprintf(out + used, size - used, "'");
+    return out;
+}
+
 const char *rf_cli_advice(const rf_cli_setup *setup, const char *line)
 {
     static const char command[] = "`rankfold tune";
     static char text[1024];
+    char file[512];
     const char *at = strstr(line, command);
     if (!at)
         return line;
     snprintf(text, sizeof text, "%.*s`%s tune%s%s%s", (int)(at - line), line,
-             program_invocation_short_name, setup->db ? " --db " : "", setup->db ? setup->db : "",
-             at + sizeof command - 1);
+             program_invocation_short_name, setup->db ? " --db " : "",
+             setup->db ? quoted(setup->db, file, sizeof file) : "", at + sizeof command - 1);
     rf_cli_defuse(text);
     return text;
 }
