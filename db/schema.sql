@@ -75,7 +75,7 @@ CREATE TABLE shape(
 CREATE UNIQUE INDEX shape_by_key ON shape(campaign, op, world, dtype, mode, bucket_bytes, hidden, rows);
 
 -- One candidate at one shape. A failed candidate is a fact too; it has no times. 'timeout': it hung twice in a row; 'dropped':
--- it was far too slow, or another grid of the same variant hung.
+-- it was far too slow, or in the slower half when the field was halved, or another grid of the same variant hung.
 CREATE TABLE measurement(
     campaign TEXT NOT NULL,
     shape_no INTEGER NOT NULL,

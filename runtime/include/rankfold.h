@@ -582,13 +582,14 @@ typedef struct rf_tune_summary {
  * a reset of the comm, since a rank that was held up looks the same; the second time it is
  * recorded, the comm is reset and the tuner goes on. A session whose budget runs out is RF_OK: what
  * has min(3, rounds) samples is recorded, shapes that are not complete (`unfinished`) have plans by
- * that (RF_RUNG_SESSION) for this comm only, and every session completes one candidate at least,
- * if need be beyond its budget, so that those that follow come to an end. Losing the database
- * mid-way (full disk) ends with E_DB_*; what was measured stays in use for this comm. One that
- * cannot be written from the start is E_DB_* before anything is measured (E_DB_READONLY: it was
- * opened for reading), and earlier plans stand; where nothing has to be measured it need not be
- * written. Without a store all is measured, for this comm only. A comm with a poisoned channel is
- * E_POISONED: no candidate is to blame for that. `out` may be NULL. */
+ * that (RF_RUNG_SESSION) for this comm only, unless the database decides by another sweep, and
+ * every session completes one candidate at least, if need be beyond its budget, so that those that
+ * follow come to an end. Losing the database mid-way (full disk) ends with E_DB_*; what was
+ * measured stays in use for this comm. One that cannot be written from the start is E_DB_* before
+ * anything is measured (E_DB_READONLY: it was opened for reading), and earlier plans stand; where
+ * nothing has to be measured it need not be written. Without a store all is measured, for this comm
+ * only. A comm with a poisoned channel is E_POISONED: no candidate is to blame for that. `out` may
+ * be NULL. */
 RF_API rf_result rf_tune(rf_comm *comm, int channel, const rf_shape *shapes, size_t n,
                          const rf_tune_options *options, rf_tune_summary *out, rf_error *err);
 /* Collective. Runs the shape's plan in and out of place on test data of the library's own, special

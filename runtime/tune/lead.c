@@ -102,8 +102,7 @@ static rf_result measure(rfi_session *s, rfi_sweep *sweeps, rf_error *err)
     return rc == RF_OK && store ? store->v->end(store, err) : rc;
 }
 
-/* Is there a decision of the store for this shape, by a whole sweep, where this one is not whole?
- */
+/* Has the store a decision for this shape, by another sweep, which was whole? */
 static int is_decided(const rfi_session *s, size_t i)
 {
     const rf_shape *shape = &s->shapes[i];
