@@ -85,21 +85,6 @@ static void write_string(const char *text, FILE *out)
     putc('"', out);
 }
 
-/* One static text per environment, so that rows share it. */
-static const char environments_sql[] = "SELECT env_fp, env_text FROM environment WHERE env_fp IN "
-                                       "(SELECT env_fp FROM decision) ORDER BY env_fp";
-
-static void write_environment(void *ctx, sqlite3_stmt *row)
-{
-    FILE *out = ctx;
-    unsigned char bytes[16];
-    if (!rfi_unhex(rfi_column(row, 0), bytes))
-        return; /* no C, and nothing refers to it: known() */
-    fprintf(out, "#define ENV_%s ", rfi_column(row, 0));
-    write_string(rfi_column(row, 1), out);
-    putc('\n', out);
-}
-
 /* Is it of an op, dtype and mode that this runtime has? */
 static int known(sqlite3_stmt *row)
 {
@@ -115,7 +100,8 @@ static int known(sqlite3_stmt *row)
 typedef struct table {
     const char *const *hw; /* the hosts that are wanted; n = 0: all */
     size_t n;
-    FILE *out; /* the rows' text */
+    FILE *out;
+    char *text; /* the rows, once they are written */
     uint64_t rows;
 } table;
 
@@ -155,6 +141,21 @@ static void write_row(void *ctx, sqlite3_stmt *row)
     fprintf(out, ",%lld / 1e3},\n", (long long)(sqlite3_column_double(row, 12) * 1000 + 0.5));
 }
 
+/* One static text per environment, so that rows share it. */
+static const char environments_sql[] = "SELECT env_fp, env_text FROM environment WHERE env_fp IN "
+                                       "(SELECT env_fp FROM decision) ORDER BY env_fp";
+
+static void write_environment(void *ctx, sqlite3_stmt *row)
+{
+    const table *t = ctx;
+    unsigned char bytes[16];
+    if (!rfi_unhex(rfi_column(row, 0), bytes) || !strstr(t->text, rfi_column(row, 0)))
+        return; /* no row refers to it: of another host, or unknown */
+    fprintf(t->out, "#define ENV_%s ", rfi_column(row, 0));
+    write_string(rfi_column(row, 1), t->out);
+    putc('\n', t->out);
+}
+
 /* One that a program may declare outside of functions: what begins with _ is the compiler's. */
 static int is_identifier(const char *name)
 {
@@ -178,27 +179,27 @@ static int is_identifier(const char *name)
 
 static rf_result write_all(rfi_db *db, const char *name, table *t, FILE *out, rf_error *err)
 {
-    char *text = NULL;
     size_t bytes = 0;
-    t->out = open_memstream(&text, &bytes);
+    t->out = open_memstream(&t->text, &bytes);
     if (!t->out)
         return rfi_fail(err, RF_E_MEMORY, -1, "database", "out of memory");
     rf_result result = rfi_db_query(db, rows_sql, 0, NULL, write_row, t, err);
     int lost = ferror(t->out);
     if ((fclose(t->out) || lost) && result == RF_OK)
         result = rfi_fail(err, RF_E_MEMORY, -1, "database", "out of memory");
+    t->out = out;
     fprintf(out, head, name, name, name);
     if (result == RF_OK)
-        result = rfi_db_query(db, environments_sql, 0, NULL, write_environment, out, err);
+        result = rfi_db_query(db, environments_sql, 0, NULL, write_environment, t, err);
     if (result == RF_OK) {
         if (t->rows)
-            fprintf(out, "\nstatic const row rows[] = {\n%s};\n\n", text);
+            fprintf(out, "\nstatic const row rows[] = {\n%s};\n\n", t->text);
         /* Follows from the rows, so that the same decisions give the same file, however they came
          * together; as many bits as every reader of JSON takes. */
-        uint64_t generation = rfi_hash64(text, bytes) >> 12;
+        uint64_t generation = rfi_hash64(t->text, bytes) >> 12;
         fprintf(out, tail, name, generation, t->rows, t->rows ? "rows" : "0");
     }
-    free(text);
+    free(t->text);
     return result;
 }
 
