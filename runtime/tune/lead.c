@@ -123,8 +123,9 @@ static rf_result decide(rfi_session *s, const rfi_sweep *sweeps, rf_error *err)
         const rfi_tune_trial *best = rfi_sweep_best(&sweeps[i]);
         if (!best || sweeps[i].finished) /* none: it is warm, or nothing could be measured */
             continue;
-        if (rfi_sweep_is_unfinished(&sweeps[i]) && is_decided(s, i))
-            continue;
+        if (rfi_sweep_is_unfinished(&sweeps[i]) &&
+            (is_decided(s, i) || !rfi_sweep_has_ours(&sweeps[i])))
+            continue; /* a baseline alone is faster than nothing */
         rfi_order set = {.kind = RFI_ORDER_SET, .done = 1};
         set.shape = (uint32_t)i;
         set.grid = best->grid;

@@ -190,6 +190,17 @@ const rfi_tune_trial *rfi_sweep_best(const rfi_sweep *w)
     return best;
 }
 
+int rfi_sweep_has_ours(const rfi_sweep *w)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        const rfi_tune_trial *t = &w->trials[i];
+        if (t->variant != &rfi_baseline && t->state >= RFI_SETTLED &&
+            (t->result.outcome == RFI_OK || t->result.outcome == RFI_DROPPED))
+            return 1;
+    }
+    return 0;
+}
+
 rf_result rfi_sweep_record(rfi_sweep *w, rf_error *err)
 {
     rf_store *store = rfi_store(w->session->comm);

@@ -66,5 +66,7 @@ rf_result rfi_sweep_run(rfi_sweep *w, double until, double done, double share, r
 double rfi_sweep_baseline_ns(const rfi_sweep *w);
 /* Fastest trial that was measured to the end, NULL if none. */
 const rfi_tune_trial *rfi_sweep_best(const rfi_sweep *w);
+/* Was any variant of ours measured, so that a baseline has been compared with something? */
+int rfi_sweep_has_ours(const rfi_sweep *w);
 
 #endif

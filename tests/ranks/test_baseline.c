@@ -167,16 +167,21 @@ static void close_comm(rank_comm *c)
     rf_store_close(c->store);
 }
 
-static rf_tune_summary tune(const rank_comm *c, const rf_shape *shapes, size_t n)
+static rf_tune_summary tune_for(const rank_comm *c, uint32_t ms, const rf_shape *shapes, size_t n)
 {
     rf_tune_options o = RF_TUNE_OPTIONS_INIT;
     rf_tune_summary s = {0};
     rf_error err = {0};
-    o.budget_ms = 6000;
+    o.budget_ms = ms;
     o.rounds = 3;
     o.seed = 1;
     RANK_CHECK(rf_tune(c->comm, 0, shapes, n, &o, &s, &err) == RF_OK, "%s", err.text);
     return s;
+}
+
+static rf_tune_summary tune(const rank_comm *c, const rf_shape *shapes, size_t n)
+{
+    return tune_for(c, 6000, shapes, n);
 }
 
 static rf_plan_info plan_of(const rank_comm *c, const rf_shape *shape)
@@ -308,6 +313,29 @@ static void test_a_slower_baseline_loses(void **state)
     unlink(s.db);
 }
 
+/* ---- the time was up before anything of ours was measured ---- */
+
+static void alone(int rank, int world, void *arg)
+{
+    (void)world;
+    rf_baseline b = baseline();
+    rank_comm c = open_comm(arg, 0, rank, &b);
+    rf_tune_summary s = tune_for(&c, 1, &eager, 1);
+    RANK_CHECK(s.unfinished == 1 && s.measured == 1, "%u, %u", s.unfinished, s.measured);
+    RANK_CHECK(!plan_of(&c, &eager).fallback, "it was compared with nothing");
+    s = tune(&c, &eager, 1);
+    RANK_CHECK(s.unfinished == 0 && plan_of(&c, &eager).fallback, "%u", s.unfinished);
+    close_comm(&c);
+}
+
+static void test_a_baseline_alone_does_not_win(void **state)
+{
+    (void)state;
+    session s = new_session("alone");
+    RANKS_ASSERT(ranks_run(WORLD, alone, &s, NULL));
+    unlink(s.db);
+}
+
 /* ---- F36: wrong or failing on one rank, excluded on all ---- */
 
 static void bad(int rank, int world, void *arg)
@@ -427,6 +455,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_faster_baseline_wins_and_is_remembered),
         cmocka_unit_test(test_a_slower_baseline_loses),
+        cmocka_unit_test(test_a_baseline_alone_does_not_win),
         cmocka_unit_test(test_a_bad_baseline_is_excluded_on_all_ranks),
         cmocka_unit_test(test_no_rank_has_what_one_lacks),
         cmocka_unit_test(test_nccl_is_there_or_says_why_not),
