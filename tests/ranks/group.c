@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/codes.h"
 #include "core/group.h"
 
 const char *group_name(void)
@@ -26,6 +27,19 @@ rf_config group_config(void)
     c.deadline_ms = 20000;
     c.create_timeout_ms = 20000;
     return c;
+}
+
+rf_cpu_entry group_honest(uint32_t world)
+{
+    rf_cpu_entry found = NULL;
+    for (uint32_t s = 0; s < rf_pack_cpu_small.n_shards; s++)
+        for (uint32_t i = 0; i < rf_pack_cpu_small.shards[s]->n; i++) {
+            const rf_variant *v = &rf_pack_cpu_small.shards[s]->variants[i];
+            if (v->world == world && v->dtype == RF_F32 && v->hidden == 0 &&
+                v->isa == RFI_ISA_SCALAR && v->algo == RFI_ALGO_ONE_SHOT)
+                found = v->entry;
+        }
+    return found;
 }
 
 rf_result group_try(const rfi_backend *backend, const char *name, const rf_config *config, int rank,

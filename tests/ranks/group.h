@@ -20,6 +20,10 @@ rf_result group_try(const rfi_backend *backend, const char *name, const rf_confi
                     int world, rf_comm **out, rf_error *err);
 void group_close(rf_comm *comm);
 
+/* The small pack's generic one-shot of f32 in plain C: the work of kernels that misbehave besides.
+ */
+rf_cpu_entry group_honest(uint32_t world);
+
 /* The i-th element of rank r's input of call `seed`, as bits: a quarter special values (-0, NaN,
  * infinities, denormals, all ones), a quarter any bits, the rest close to one another. */
 uint32_t group_element(rf_dtype dtype, uint64_t seed, int rank, uint64_t i);

@@ -41,17 +41,6 @@ static const rf_pack slow_pack = {
     RF_ABI, sizeof(rf_pack), "slow", "cc", &rfi_abi_3, 1, 1, slow_shards,
 };
 
-static void find_honest(void)
-{
-    for (uint32_t s = 0; s < rf_pack_cpu_small.n_shards; s++)
-        for (uint32_t i = 0; i < rf_pack_cpu_small.shards[s]->n; i++) {
-            const rf_variant *v = &rf_pack_cpu_small.shards[s]->variants[i];
-            if (v->world == WORLD && v->dtype == RF_F32 && v->hidden == 0 && v->isa == 0 &&
-                v->algo == 0)
-                honest = v->entry;
-        }
-}
-
 /* ---- theirs ---- */
 
 typedef struct shared {
@@ -461,7 +450,7 @@ int main(void)
         cmocka_unit_test(test_nccl_is_there_or_says_why_not),
         cmocka_unit_test(test_one_variable_opts_in_and_out),
     };
-    find_honest();
+    honest = group_honest(WORLD);
     memory = ranks_shared(sizeof *memory);
     int failed = cmocka_run_group_tests_name("baseline", tests, NULL, NULL);
     ranks_shared_free(memory, sizeof *memory);

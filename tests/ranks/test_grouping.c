@@ -283,17 +283,6 @@ static const rf_pack fake_pack = {
     RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_3, 1, 3, fake_shards,
 };
 
-static void find_honest(void)
-{
-    for (uint32_t s = 0; s < rf_pack_cpu_small.n_shards; s++)
-        for (uint32_t i = 0; i < rf_pack_cpu_small.shards[s]->n; i++) {
-            const rf_variant *v = &rf_pack_cpu_small.shards[s]->variants[i];
-            if (v->world == WORLD && v->dtype == RF_F32 && v->isa == RFI_ISA_SCALAR &&
-                v->algo == RFI_ALGO_ONE_SHOT)
-                honest = v->entry;
-        }
-}
-
 typedef struct opting {
     char name[8][64], file[300], db[300];
 } opting;
@@ -432,7 +421,7 @@ static void test_other_orders_run_where_they_are_admitted_only(void **state)
         snprintf(o->name[i], sizeof o->name[i], "%s", group_name());
     snprintf(o->file, sizeof o->file, "%s", file_of(0));
     snprintf(o->db, sizeof o->db, "%.280s.db", file_of(0));
-    find_honest();
+    honest = group_honest(WORLD);
     assert_non_null(honest);
     RANKS_ASSERT(ranks_run(WORLD, opts_in, o, NULL));
     ranks_shared_free(o, sizeof *o);

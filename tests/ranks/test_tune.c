@@ -13,10 +13,9 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
-#include "../ranks.h"
 #include "core/group.h"
+#include "group.h"
 
-RF_DECLARE_PACK(cpu_small);
 extern const int rfi_abi_3;
 
 /* ---- candidates that misbehave, for two ranks and f32; the honest work is a variant's of the
@@ -137,17 +136,6 @@ static const rf_shard *const late_shards[] = {&late_shard};
 static const rf_pack late_pack = {
     RF_ABI, sizeof(rf_pack), "late", "cc", &rfi_abi_3, 1, 2, late_shards,
 };
-
-static void find_honest(void)
-{
-    for (uint32_t s = 0; s < rf_pack_cpu_small.n_shards; s++)
-        for (uint32_t i = 0; i < rf_pack_cpu_small.shards[s]->n; i++) {
-            const rf_variant *v = &rf_pack_cpu_small.shards[s]->variants[i];
-            if (v->world == 2 && v->dtype == RF_F32 && v->hidden == 0 && v->isa == 0 &&
-                v->algo == 0)
-                honest = v->entry;
-        }
-}
 
 /* ---- a store that fails, or kills, at the k-th transaction ---- */
 
@@ -1121,7 +1109,7 @@ static void test_what_has_too_few_samples_is_measured_again(void **state)
 
 int main(void)
 {
-    find_honest();
+    honest = group_honest(2);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_candidates_are_excluded_on_all_ranks),
         cmocka_unit_test(test_without_a_store_the_winner_is_used),

@@ -183,17 +183,6 @@ static const rf_pack pack = {
     RF_ABI, sizeof(rf_pack), "notes", "cc", &rfi_abi_3, 1, 1, shards,
 };
 
-static void find_honest(void)
-{
-    for (uint32_t s = 0; s < rf_pack_cpu_small.n_shards; s++)
-        for (uint32_t i = 0; i < rf_pack_cpu_small.shards[s]->n; i++) {
-            const rf_variant *v = &rf_pack_cpu_small.shards[s]->variants[i];
-            if (v->world == WORLD && v->dtype == RF_F32 && v->hidden == 0 && v->isa == 0 &&
-                v->algo == 0)
-                honest = v->entry;
-        }
-}
-
 /* ---- one rank's comm ---- */
 
 static char said[2048]; /* to the log */
@@ -388,7 +377,7 @@ static void test_candidates_are_in_a_hurry(void **state)
 
 int main(void)
 {
-    find_honest();
+    honest = group_honest(WORLD);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whatever_is_wrong_is_found),
         cmocka_unit_test(test_a_call_that_fails_is_told_of),
