@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
+#include "store/shipped.h"
 
 #define CLOSE_MS  10000u
 #define MAX_PACKS 8
@@ -46,23 +46,6 @@ static void log_line(void *ctx, int level, const char *line)
         return;
     snprintf(last, sizeof last, "%s", line);
     rf_cli_error("%s", rf_cli_advice(ctx, line));
-}
-
-/* The database that came with this program, beside it as installed or as built; NULL = none. */
-static const char *shipped_database(void)
-{
-    static const char *const places[] = {"../share/rankfold/shipped.db", "../shipped.db"};
-    static char path[4200];
-    char self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(self, '/');
-    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
-        snprintf(path, sizeof path, "%.*s/%s", (int)(slash - self), self, places[i]);
-        if (access(path, R_OK) == 0)
-            return path;
-    }
-    return NULL;
 }
 
 const char *rf_cli_grid_unit(const char *variant, uint32_t grid)
@@ -116,10 +99,11 @@ rf_result rf_cli_comm_open(const rf_cli_setup *setup, const rf_bootstrap *boot, 
     config.deadline_ms = setup->deadline_ms;
     config.flags = setup->admit;
     if (boot->rank == 0) {
+        char shipped[PATH_MAX];
         config.log = log_line; /* the ranks would say the same */
         config.log_ctx = (void *)(uintptr_t)setup;
-        rf_result bad =
-            rf_store_open(setup->db, shipped_database(), setup->store_flags, &c.store, err);
+        rf_result bad = rf_store_open(setup->db, rfi_shipped_beside("/proc/self/exe", shipped),
+                                      setup->store_flags, &c.store, err);
         if (bad != RF_OK)
             return bad;
     }

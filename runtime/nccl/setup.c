@@ -2,7 +2,6 @@
  * verdict, so that all ranks end with a comm of ours or none does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "core/socket.h"
 #include "nccl/packs.h"
 #include "nccl/shim.h"
+#include "store/shipped.h"
 
 #define CAPACITY    (8u << 20)
 #define DEADLINE_MS 1800000u /* NCCL's callers are used to peers that take their time */
@@ -109,28 +109,16 @@ static int on_cpu(void)
     return backend && !strcmp(backend, "cpu");
 }
 
-/* ---- what came with it ---- */
-
-/* The shipped decisions, beside this library, as it was installed or as it was built; NULL = none.
- */
-static const char *shipped_database(char out[PATH_MAX])
-{
-    static const char *const places[] = {"shipped.db", "../share/rankfold/shipped.db",
-                                         "../../share/rankfold/shipped.db", "../../shipped.db"};
-    char library[PATH_MAX]; /* where it is, not where a link to it is */
-    Dl_info self;
-    const char *slash = dladdr((const void *)places, &self) && realpath(self.dli_fname, library)
-                            ? strrchr(library, '/')
-                            : NULL;
-    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
-        int n = snprintf(out, PATH_MAX, "%.*s/%s", (int)(slash - library), library, places[i]);
-        if (n < PATH_MAX && access(out, R_OK) == 0)
-            return out;
-    }
-    return NULL;
-}
-
 /* ---- the comm ---- */
+
+static rf_result open_store(rf_store **out)
+{
+    static const char inside = 0;
+    char path[PATH_MAX];
+    Dl_info self;
+    const char *shipped = dladdr(&inside, &self) ? rfi_shipped_beside(self.dli_fname, path) : NULL;
+    return rf_store_open(NULL, shipped, 0, out, NULL);
+}
 
 static void log_line(void *ctx, int level, const char *line)
 {
@@ -140,7 +128,7 @@ static void log_line(void *ctx, int level, const char *line)
 
 static rf_result create(rfi_entry *e, int world, int rank, rf_error *err)
 {
-    char name[32], shipped[PATH_MAX];
+    char name[32];
     rf_bootstrap boot;
     const rf_backend_kind kind = on_cpu() ? RF_BACKEND_CPU : RF_BACKEND_CUDA;
     const rf_pack *packs[] = {rfi_shim_pack(kind)};
@@ -154,7 +142,7 @@ static rf_result create(rfi_entry *e, int world, int rank, rf_error *err)
     config.log = log_line;
     rfi_nccl_real()->ncclCommCuDevice(e->key, &config.device);
     if (rank == 0)
-        rf_store_open(NULL, shipped_database(shipped), 0, &e->store, NULL);
+        open_store(&e->store);
     config.store = e->store;
     snprintf(name, sizeof name, "nccl-%016llx", (unsigned long long)e->name);
     rf_result bad = rf_bootstrap_socket(name, rank, world, &boot, err);

@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "store/maintain.h"
+#include "store/shipped.h"
 #include "store_facts.h"
 #include "store_folder.h"
 
@@ -785,6 +786,51 @@ static void a_bad_shipped_file_is_said(void **state)
     rf_store_close(store);
 }
 
+/* An empty file in a tree of its own, and the folders above it. */
+static const char *plant(size_t tree, const char *name)
+{
+    char text[128];
+    snprintf(text, sizeof text, "trees/%zu/%s", tree, name);
+    for (char *slash = text; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        mkdir(folder_file(folder, text), 0700);
+        *slash = '/';
+    }
+    const char *path = folder_file(folder, text);
+    assert_int_equal(file_write(path, "", 0), 1);
+    return path;
+}
+
+static void what_ships_is_found_beside_who_it_came_with(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *shipped;
+    } places[] = {
+        {"bin/rankfold", "share/rankfold/shipped.db"},
+        {"lib/librankfold_nccl.so", "share/rankfold/shipped.db"},
+        {"lib/rankfold/libnccl.so.2", "share/rankfold/shipped.db"},
+        {"generated/bin/rankfold", "generated/shipped.db"},
+        {"generated/h200/librankfold.so.0", "generated/shipped.db"},
+        {"generated/h200/nccl/libnccl.so.2", "generated/shipped.db"},
+        {"engine/libnccl.so.2", "engine/shipped.db"},
+    };
+    char link[FOLDER_PATH + 16], found[PATH_MAX];
+    snprintf(link, sizeof link, "%s/link", folder);
+    assert_null(rfi_shipped_beside(link, found));
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        assert_int_equal(symlink(plant(i, places[i].file), link), 0);
+        assert_null(rfi_shipped_beside(link, found));
+        const char *shipped = plant(i, places[i].shipped);
+        assert_ptr_equal(rfi_shipped_beside(link, found), found);
+        struct stat want, got;
+        assert_int_equal(stat(shipped, &want), 0);
+        assert_int_equal(stat(found, &got), 0);
+        assert_int_equal(got.st_ino, want.st_ino);
+        assert_int_equal(unlink(link), 0);
+    }
+}
+
 static void a_shipped_file_with_an_odd_name(void **state)
 {
     (void)state;
@@ -899,6 +945,7 @@ int main(void)
         cmocka_unit_test(nor_does_it_end_who_only_looks),
         cmocka_unit_test(a_full_disk_loses_nothing_that_was_there),
         cmocka_unit_test(a_bad_shipped_file_is_said),
+        cmocka_unit_test(what_ships_is_found_beside_who_it_came_with),
         cmocka_unit_test(a_shipped_file_with_an_odd_name),
         cmocka_unit_test(a_wal_file_in_a_read_only_folder_ships),
         cmocka_unit_test(names_that_sqlite_would_take_for_something_else),
