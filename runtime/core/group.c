@@ -51,6 +51,26 @@ rf_result rfi_same(rf_comm *comm, const char *step, const rfi_term *mine, size_t
     return bad;
 }
 
+uint64_t rfi_shape_bytes(const rf_shape *shape)
+{
+    return shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
+}
+
+rfi_key rfi_key_of(const rf_comm *comm, const rf_shape *shape)
+{
+    return (rfi_key){.hw = &comm->hw,
+                     .env = &comm->env,
+                     .arch = comm->arch,
+                     .op = (uint8_t)shape->op,
+                     .world = (uint8_t)comm->world,
+                     .dtype = (uint8_t)shape->dtype,
+                     .mode = (uint8_t)shape->mode,
+                     .admits = rfi_admits(comm),
+                     .rows = shape->rows,
+                     .hidden = shape->hidden,
+                     .bytes = rfi_shape_bytes(shape)};
+}
+
 const rfi_fingerprint *rfi_hw(const rf_comm *comm)
 {
     return &comm->hw;

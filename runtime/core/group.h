@@ -77,6 +77,11 @@ rf_result rfi_plan_set(rf_comm *comm, int channel, const rf_shape *shape, const 
 /* What carries the comm out, for work of the tuner's own. */
 const rfi_workbench *rfi_workbench_of(const rf_comm *comm, rfi_device **device);
 
+/* rows * hidden * element size. The caller has checked the shape. */
+uint64_t rfi_shape_bytes(const rf_shape *shape);
+/* What the store is asked about such a shape; as long as the comm. */
+rfi_key rfi_key_of(const rf_comm *comm, const rf_shape *shape);
+
 /* Group facts, equal on all ranks after create. */
 const rfi_fingerprint *rfi_hw(const rf_comm *comm);
 const rfi_fingerprint *rfi_env(const rf_comm *comm);

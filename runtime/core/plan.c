@@ -159,7 +159,7 @@ static int forced(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
     const char *glob = rfi_env_get(RFI_RANKFOLD_TACTIC);
     if (!glob)
         return 0;
-    uint64_t bytes = elements(shape) * rf_dtype_size(shape->dtype);
+    uint64_t bytes = rfi_shape_bytes(shape);
     for (size_t i = 0; i < comm->n_variants; i++) {
         const rf_variant *v = comm->variants[i];
         if (fnmatch(glob, v->name, 0) || rfi_refusal(comm, v, shape))
@@ -192,17 +192,7 @@ static int stored(const rf_comm *comm, const rf_shape *shape, wire_plan *out)
         snprintf(out->reason, sizeof out->reason, "no tactic database");
         return 0;
     }
-    rfi_key key = {.hw = &comm->hw,
-                   .env = &comm->env,
-                   .arch = comm->arch,
-                   .op = (uint8_t)shape->op,
-                   .world = (uint8_t)comm->world,
-                   .dtype = (uint8_t)shape->dtype,
-                   .mode = (uint8_t)shape->mode,
-                   .admits = rfi_admits(comm),
-                   .rows = shape->rows,
-                   .hidden = shape->hidden,
-                   .bytes = elements(shape) * rf_dtype_size(shape->dtype)};
+    rfi_key key = rfi_key_of(comm, shape);
     asking ask = {comm, shape};
     rfi_decision d;
     memset(&d, 0, sizeof d);

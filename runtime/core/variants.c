@@ -168,5 +168,5 @@ const char *rfi_refusal(const rf_comm *comm, const rf_variant *v, const rf_shape
     if (v->hidden && v->hidden != shape->hidden)
         return "made for another hidden size";
     return comm->backend->misfit(v, comm->transport[v->transport].layout.slot_bytes,
-                                 shape->rows * shape->hidden * rf_dtype_size(shape->dtype));
+                                 rfi_shape_bytes(shape));
 }

@@ -96,11 +96,6 @@ static size_t grids_of(const rf_comm *comm, const rf_variant *v, uint64_t bytes,
     return rfi_block_grids(rfi_usual_grid(comm, v, bytes), most, grids);
 }
 
-uint64_t rfi_shape_bytes(const rf_shape *shape)
-{
-    return shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
-}
-
 /* Twice or half the blocks, or the size of a step, weighs as much as a smaller difference between
  * variants of the same algorithm. */
 #define GRID_WEIGHT 5

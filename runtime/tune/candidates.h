@@ -38,7 +38,4 @@ rf_result rfi_candidates(const rf_comm *comm, const rf_shape *shape, const char 
  * default of the class, then its neighbours. */
 double rfi_promise(const rf_comm *comm, const rf_variant *variant, uint32_t grid, uint64_t bytes);
 
-/* rows * hidden * element size. The caller has checked the shape. */
-uint64_t rfi_shape_bytes(const rf_shape *shape);
-
 #endif

@@ -6,23 +6,6 @@
 #include "tune/stats.h"
 #include "tune/sweep.h"
 
-static rfi_key key_of(const rfi_session *s, const rf_shape *shape)
-{
-    return (rfi_key){
-        .hw = rfi_hw(s->comm),
-        .env = rfi_env(s->comm),
-        .arch = rfi_arch(s->comm),
-        .op = (uint8_t)shape->op,
-        .world = (uint8_t)rf_comm_world(s->comm),
-        .dtype = (uint8_t)shape->dtype,
-        .mode = (uint8_t)shape->mode,
-        .admits = rfi_admits(s->comm),
-        .rows = shape->rows,
-        .hidden = shape->hidden,
-        .bytes = rfi_shape_bytes(shape),
-    };
-}
-
 /* As the store names it. */
 static const rf_variant *recorded(const rf_variant *variant)
 {
@@ -126,7 +109,7 @@ static int is_matched(const rfi_session *s, const rf_shape *shape, const rfi_tun
 
 rf_result rfi_sweep_open(rfi_session *s, uint32_t shape, rfi_sweep *out, rf_error *err)
 {
-    rfi_sweep w = {.session = s, .shape = shape, .key = key_of(s, &s->shapes[shape])};
+    rfi_sweep w = {.session = s, .shape = shape, .key = rfi_key_of(s->comm, &s->shapes[shape])};
     rfi_tune_candidate *list = NULL;
     *out = w;
     if (is_warm(s, &s->shapes[shape], &w.key)) {
