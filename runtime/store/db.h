@@ -137,9 +137,9 @@ typedef enum rfi_access {
 /* A write beyond the limit to the size of files (RLIMIT_FSIZE) raises SIGXFSZ, which ends a process
  * that is not prepared. Wherever files are written the thread has it blocked instead, and fetches
  * the one that its own write left pending: the write is an error like others, and the process keeps
- * its handlers. All zero: not blocked. */
+ * its handlers. */
 typedef struct rfi_quiet {
-    int on, was_blocked, was_pending;
+    int was_blocked, was_pending;
 } rfi_quiet;
 
 typedef struct rfi_db {
@@ -183,7 +183,8 @@ int rfi_db_moved(rfi_db *db);
 rf_result rfi_db_begin(rfi_db *db, int wait_ms, rf_error *err);
 /* What is read from here on is of one state of the file, which nobody can write meanwhile. */
 rf_result rfi_db_begin_read(rfi_db *db, rf_error *err);
-/* Of both kinds: commits when result is RF_OK, else rolls back; returns the result. */
+/* Of both kinds, after a begin that did not fail: commits when result is RF_OK, else rolls back;
+ * returns the result. */
 rf_result rfi_db_end(rfi_db *db, rf_result result, rf_error *err);
 
 /* 2026-11-29T21:57:45.123Z */

@@ -84,21 +84,19 @@ static rfi_quiet be_quiet(void)
     sigset_t before, waiting;
     sigpending(&waiting);
     pthread_sigmask(SIG_BLOCK, &one, &before);
-    return (rfi_quiet){.on = 1,
-                       .was_blocked = sigismember(&before, SIGXFSZ),
+    return (rfi_quiet){.was_blocked = sigismember(&before, SIGXFSZ),
                        .was_pending = sigismember(&waiting, SIGXFSZ)};
 }
 
-static void be_loud(rfi_quiet *q)
+static void be_loud(const rfi_quiet *q)
 {
     const sigset_t one = file_size_signal();
     const struct timespec at_once = {0};
-    if (q->on && !q->was_pending)
+    if (!q->was_pending)
         while (sigtimedwait(&one, NULL, &at_once) < 0 && errno == EINTR)
             ;
-    if (q->on && !q->was_blocked)
+    if (!q->was_blocked)
         pthread_sigmask(SIG_UNBLOCK, &one, NULL);
-    q->on = 0;
 }
 
 /* ---- statements ---- */
