@@ -327,7 +327,10 @@ static int db_freeze(int argc, char **argv)
     if (n + 1 == a.n && buffer_open(&out)) {
         rf_result result = rfi_db_freeze(&db, a.rest[0], names, (size_t)n, out.stream, &rows, &err);
         if (result == RF_OK && !rows) {
-            rf_cli_error("db freeze: no decision to freeze; run `rankfold tune`");
+            const rf_cli_setup setup = {.db = a.db};
+            rf_cli_error(
+                "%s",
+                rf_cli_advice(&setup, "db freeze: no decision to freeze; run `rankfold tune`"));
             result = RF_E_DB_ABSENT;
         } else if (result) {
             rf_cli_failed("db freeze", &err);
