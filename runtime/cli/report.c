@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -130,8 +131,10 @@ typedef struct points {
     double low[2], high[2]; /* of bytes, and of microseconds */
 } points;
 
-/* Half a size beyond the points, so that there is a range around a single one. */
-#define MARGIN 1.4
+/* Half a size beyond the points, so that there is a range around a single one, with a power of two
+ * in it. */
+#define MARGIN    1.42
+#define MOST_TICS 8
 
 static void widen(points *p, int axis, double value)
 {
@@ -166,24 +169,42 @@ static rf_result fail(report *r, const char *what)
     return r->rc = RF_E_SYSTEM;
 }
 
+/* Powers of two; gnuplot's own prefixes for them begin with "ki". */
+static void write_sizes(FILE *f, double low, double high)
+{
+    char text[24];
+    const char *comma = "";
+    int step = 1;
+    while (step < 64 && ldexp(low, step * MOST_TICS) < high)
+        step++;
+    fputs("set xtics (", f);
+    for (int k = 0; k < 64; k += step)
+        if (low <= ldexp(1, k) && ldexp(1, k) <= high) {
+            fprintf(f, "%s'%s' %.0f", comma, rf_cli_bytes_text(1ull << k, text), ldexp(1, k));
+            comma = ", ";
+        }
+    fputs(")\n", f);
+}
+
 static int write_script(report *r, const chart *c, const points *p, int number)
 {
     char path[300];
+    double low = p->low[0] / MARGIN, high = p->high[0] * MARGIN;
     snprintf(path, sizeof path, "%s/script", r->folder);
     FILE *f = fopen(path, "we");
     if (!f)
         return 0;
     fprintf(f,
             "set terminal svg size 620,340 font 'sans-serif,12' name 'chart%d' noenhanced\n"
-            "set output 'curves.svg'\nset logscale x 2\nset format x '%%.0b %%B'\n"
-            "set xrange [%.6f:%.6f]\n",
-            number, p->low[0] / MARGIN, p->high[0] * MARGIN);
+            "set output 'curves.svg'\nset logscale x 2\nset xrange [%.6f:%.6f]\n",
+            number, low, high);
+    write_sizes(f, low, high);
     if (c->logarithmic)
         fprintf(f, "set logscale y\nset yrange [%.6f:%.6f]\n", p->low[1] / MARGIN,
                 p->high[1] * MARGIN);
     else
         fputs("set yrange [0:*]\n", f);
-    fprintf(f, "set xlabel 'bytes'\nset ylabel '%s'\nset key top left\nset grid\nplot ", c->label);
+    fprintf(f, "set xlabel 'tensor'\nset ylabel '%s'\nset key top left\nset grid\nplot ", c->label);
     const char *comma = "";
     for (int w = 1; w <= RF_CLI_MOST_RANKS; w++)
         if (p->counts[w]) {
