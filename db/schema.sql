@@ -361,8 +361,8 @@ WHERE d.baseline_median_ns < 9e999;
 
 -- Where one kind of tactic takes over from another: sizes that are decided for the same algorithm, transport and wire (or for the
 -- baseline) are one row, from the smallest to the largest bucket, among variants for any hidden size. `rival` is the fastest of
--- another kind that was measured at to_bytes in the same environment; '(dropped early)': there were some, all far too slow to be
--- measured to the end; '(no other)': none was there, or none worked.
+-- another kind that was measured at to_bytes in the same environment; '(dropped early)': there were some, all dropped before they
+-- were measured to the end; '(no other)': none was there, or none worked.
 CREATE VIEW takeover AS
 WITH kinds AS MATERIALIZED (
     SELECT variant_hash, CASE name WHEN 'baseline' THEN name ELSE algorithm || ' ' || transport || ' ' || wire END AS kind,
