@@ -264,9 +264,13 @@ SELECT d.host, d.transports, d.op, d.world, d.dtype, d.mode, d.admits,
 FROM current d LEFT JOIN variant r ON r.variant_hash = d.runner_up_hash;
 
 -- What is stale: chosen in another environment than the host's latest with these transports and this grouping, or with an
--- earlier build of the variant.
+-- earlier build of the variant. The CPUs that the ranks may run on make nothing stale here: they alternate, bound and not.
 CREATE VIEW stale AS
-WITH latest AS (
+WITH lasting AS MATERIALIZED (
+    SELECT * FROM environment_fields WHERE field NOT GLOB 'usable_*'
+), whole AS MATERIALIZED (
+    SELECT env_fp, group_concat(rank || '.' || field || '=' || value) AS fields FROM lasting GROUP BY env_fp
+), latest AS (
     SELECT c.hw_fp, c.architecture, t.transports, t.islands, c.env_fp, max(c.started_utc)
     FROM campaign c JOIN environment_transports t ON t.env_fp = c.env_fp
     GROUP BY c.hw_fp, c.architecture, t.transports, t.islands
@@ -277,17 +281,19 @@ WITH latest AS (
 )
 SELECT d.host, d.transports, d.op, d.world, d.dtype, d.mode, d.admits,
        CASE d.hidden WHEN 0 THEN 'any' ELSE d.hidden END AS hidden, d.bucket_bytes, d.variant,
-       CASE WHEN d.env_fp <> l.env_fp THEN 'other environment: ' || coalesce((
+       CASE WHEN o.fields IS NOT n.fields THEN 'other environment: ' || coalesce((
             SELECT group_concat(change, ', ') FROM (
                 SELECT DISTINCT o.field || ' ' || o.value || ' -> ' || n.value AS change
-                FROM environment_fields o JOIN environment_fields n ON n.rank = o.rank AND n.field = o.field
+                FROM lasting o JOIN lasting n ON n.rank = o.rank AND n.field = o.field
                 WHERE o.env_fp = d.env_fp AND n.env_fp = l.env_fp AND n.value <> o.value)), 'fields came or went')
             ELSE 'earlier build of the variant' END AS reason,
        d.tuned_utc, d.hw_fp, d.env_fp
 FROM current d
 JOIN latest l ON l.hw_fp = d.hw_fp AND l.architecture = d.architecture AND l.transports = d.transports AND l.islands = d.islands
+LEFT JOIN whole o ON o.env_fp = d.env_fp
+LEFT JOIN whole n ON n.env_fp = l.env_fp
 JOIN newest w ON w.hw_fp = d.hw_fp AND w.name = d.variant
-WHERE d.env_fp <> l.env_fp OR w.variant_hash <> d.variant_hash;
+WHERE o.fields IS NOT n.fields OR w.variant_hash <> d.variant_hash;
 
 -- The best of every sweep.
 CREATE VIEW sweep_best AS
