@@ -141,7 +141,9 @@ local function ninja_file()
         end
     end
     edge("cppcheck", "cppcheck.ok", analysed, {"tests/lint/cppcheck.txt", table.unpack(headers)})
-    edge("pyflakes", "pyflakes", files_ending {[".py"] = true}, {})
+    local python = files_ending {[".py"] = true}
+    python[#python + 1] = "tests/run"
+    edge("pyflakes", "pyflakes", python, {})
     local texts = files_ending(TEXTS)
     for _, file in ipairs {".ci/run", "build.ninja", "README.md", "CHANGES.md", "NOTICE"} do
         texts[#texts + 1] = path.exists(file) and file or nil
