@@ -114,22 +114,21 @@ function Space.test_name_is_as_documented()
 end
 
 function Space.test_names_round_trip_over_the_whole_space()
-    local seen, n = {}, 0
+    local n = 0
     each_variant(function(v)
         local name = variant.name(v)
         local parsed, reason = variant.parse(name)
         if not parsed then
             luaunit.fail(name .. ": " .. reason)
         end
-        for field, value in pairs(v) do
+        for field, value in pairs(v) do -- so no two have one name
             if parsed[field] ~= value then
                 luaunit.fail(name .. ": " .. field)
             end
         end
-        if seen[name] or not name:find("^[a-z][a-z0-9_]*$") or #name > 95 then
+        if not name:find("^[a-z][a-z0-9_]*$") or #name > 95 then
             luaunit.fail(name)
         end
-        seen[name] = true
         n = n + 1
     end)
     luaunit.assertTrue(n > 10000)
