@@ -1,11 +1,13 @@
 /* What kernels ask of their host: waiting beyond a spin, waking, failing.
  *
  * A wait yields some turns (eight ranks on two cores have to let each other run), then sleeps on a
- * shared futex in slices. A wake-up may be missed: the publisher stores the sequence number and
- * then looks at `sleepers` without a fence between, so it may look too early. That costs one slice,
- * never a hang, and keeps the fence out of every call. Between turns a wait looks at its own poison
- * word (one load: whoever fails writes it into every rank's region), between slices at the clock
- * and at the connections of the ranks that have not arrived. */
+ * shared futex in slices. Where a yield costs a time slice, since others compute on this cpu, this
+ * wait and the next ones sleep at once: who is woken runs before who computes. A wake-up may be
+ * missed: the publisher stores the sequence number and then looks at `sleepers` without a fence
+ * between, so it may look too early. That costs one slice, never a hang, and keeps the fence out of
+ * every call. Between turns a wait looks at its own poison word (one load: whoever fails writes it
+ * into every rank's region), between slices at the clock and at the connections of the ranks that
+ * have not arrived. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -19,6 +21,10 @@
 
 #define SLICE_NS   1000000 /* of sleep */
 #define CLOCK_TURN 32      /* yields between two looks at the clock */
+#define LOST_NS    1000000 /* a yield that took so long let somebody compute */
+#define SHY_WAITS  64      /* that sleep at once after such a yield */
+
+static _Thread_local uint32_t shy; /* so many waits still do */
 
 static rf_region *region(const rf_params *p, uint32_t rank)
 {
@@ -127,6 +133,9 @@ int rfi_cpu_wait(const rf_params *p, uint32_t peer, rf_flag *flag, uint64_t sequ
     const rfi_device *d = p->host_ctx;
     const rf_control *own = &region(p, p->rank)->control;
     uint64_t start = 0;
+    uint32_t yields = d->yields;
+    if (shy)
+        shy--, yields = 0;
     for (uint32_t turn = 0;; turn++) {
         uint64_t found = __atomic_load_n(&flag->sequence, __ATOMIC_ACQUIRE);
         if (found >= sequence)
@@ -137,7 +146,7 @@ int rfi_cpu_wait(const rf_params *p, uint32_t peer, rf_flag *flag, uint64_t sequ
                    found);
             return 1;
         }
-        int sleeping = turn >= d->yields;
+        int sleeping = turn >= yields;
         if (sleeping || turn % CLOCK_TURN == CLOCK_TURN - 1) {
             uint64_t now = rfi_now_ns();
             start = start ? start : now;
@@ -152,9 +161,13 @@ int rfi_cpu_wait(const rf_params *p, uint32_t peer, rf_flag *flag, uint64_t sequ
                 return 1;
             }
         }
-        if (sleeping)
+        if (sleeping) {
             sleep_on(flag, sequence);
-        else
-            sched_yield();
+            continue;
+        }
+        uint64_t left = rfi_now_ns();
+        sched_yield();
+        if (rfi_now_ns() - left > LOST_NS)
+            shy = SHY_WAITS, yields = 0;
     }
 }
