@@ -75,9 +75,9 @@ function sets.gpu(options)
         add("peer", "flag", WORLDS, both, { 320 }, { 1, 2 }, "any", seq)
     end
 
-    host("e12", both, { 256, 512 }, { 1 }, "any", seq)
-    host("e12", both, { 256 }, { 2 }, "any", seq)
-    host("e12", { "os" }, { 256 }, { 1 }, "own", either)
+    host("tag", both, { 256, 512 }, { 1 }, "any", seq)
+    host("tag", both, { 256 }, { 2 }, "any", seq)
+    host("tag", { "os" }, { 256 }, { 1 }, "own", either)
     host("flag", both, { 320 }, { 1, 2, 4 }, "any", seq)
     host("flag", both, { 576 }, { 1, 2 }, "any", seq)
     return list

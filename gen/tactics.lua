@@ -4,7 +4,7 @@
 local tactics = {}
 
 -- How many times as many registers a two-shot kernel takes there, by wire and rank (ptxas 13.0).
-local BLACKWELL = { ["nan own"] = 1.8, ["nan any"] = 2.1, ["e12 any"] = 1.8, ["flag any"] = 1.3 }
+local BLACKWELL = { ["nan own"] = 1.8, ["nan any"] = 2.1, ["tag any"] = 1.8, ["flag any"] = 1.3 }
 
 -- The axes, in the order of a variant's name. An axis is either a list of the X-macro `list` in
 -- templates/abi.h - rows of {text, code, number} equal to its lines, plus what the rules below need
@@ -35,7 +35,7 @@ tactics.axes = {
             arch = "x86-64", about = "memory that the processes share" },
         { text = "peer", code = "PEER", number = 1, wires = { "nan", "flag" }, family = "cuda", source = "cu",
             arch = "cuda", about = "the GPUs' own memory" },
-        { text = "host", code = "HOST", number = 2, wires = { "e12", "flag" }, family = "cuda",
+        { text = "host", code = "HOST", number = 2, wires = { "tag", "flag" }, family = "cuda",
             source = "cu", arch = "cuda", about = "pinned memory of the host" },
     } },
     { field = "wire", list = "RF_WIRE_LIST", values = {
@@ -43,8 +43,8 @@ tactics.axes = {
             about = "data in the writer's own memory, which the others read when they are told" },
         { text = "nan", code = "NAN", number = 1,
             about = "data in the readers' memory: a word has come when it is no longer a certain NaN" },
-        { text = "e12", code = "EPOCH", number = 2,
-            about = "vectors of 12 bytes of data and 4 that say of which call they are" },
+        { text = "tag", code = "TAG", number = 2,
+            about = "vectors of 12 or 14 bytes of data and a tag that says of which call they are" },
     } },
     { field = "isa", list = "RF_ISA_LIST", values = {
         { text = "scalar", code = "SCALAR", number = 0, family = "cpu", lanes = 1 },
@@ -265,7 +265,7 @@ function tactics.feasible(v)
 end
 
 -- The net below everything, for each transport: code for any shape of its op, world and dtype, on
--- every rank. One-shot between peers is none, since it needs world times the room; nor is wire e12,
+-- every rank. One-shot between peers is none, since it needs world times the room; nor is wire tag,
 -- whose slots are small.
 local function net(v)
     if v.transport == "cpu" then

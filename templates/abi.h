@@ -10,7 +10,7 @@
 #include <stddef.h> /* size_t, offsetof */
 #include <stdint.h>
 
-#define RF_ABI       3
+#define RF_ABI       4
 #define RF_MAX_WORLD 8
 
 /* Lists that the generator (gen/tactics.lua) and the runtime must agree on: X(CODE, text, number).
@@ -20,7 +20,7 @@
 #define RF_ALGO_LIST(X)                                                                            \
     X(ONE_SHOT, "os", 0) X(TWO_SHOT, "ts", 1) X(ISLANDS, "il", 2) X(PERMUTED, "pt", 3)
 #define RF_TRANSPORT_LIST(X) X(CPU, "cpu", 0) X(PEER, "peer", 1) X(HOST, "host", 2)
-#define RF_WIRE_LIST(X)      X(FLAG, "flag", 0) X(NAN, "nan", 1) X(EPOCH, "e12", 2)
+#define RF_WIRE_LIST(X)      X(FLAG, "flag", 0) X(NAN, "nan", 1) X(TAG, "tag", 2)
 #define RF_ISA_LIST(X)                                                                             \
     X(SCALAR, "scalar", 0)                                                                         \
     X(AVX2, "avx2", 1)                                                                             \
@@ -144,8 +144,8 @@ typedef struct rf_region {
  * but for the poison word, and all the others read:
  *
  * - RF_REGION_HEADER bytes: an rf_control of which `poison` alone is used; peers set it
- * - RF_SLOTS slots of slot_bytes, family e12: vectors of 12 bytes of a tensor and a tag. Vector i
- *   is unit i of the owner's tensor, or where the owner sums unit i of a two-shot, the sum
+ * - RF_SLOTS slots of slot_bytes, wire tag: vectors of RF_TAG_PACK_BYTES of a tensor and a tag.
+ *   Vector i is pack i of the owner's tensor, or where the owner sums pack i of a two-shot, the sum
  * - RF_RING_LANES rf_ring_flags: the owner's
  * - two halves of RF_HOST_HALF_BYTES
  *
@@ -156,11 +156,15 @@ typedef struct rf_region {
 #define RF_CONTROL_RING  1
 #define RF_CONTROLS      2
 
-#define RF_HOST_E12_BYTES (1u << 20) /* family e12 is for tensors up to here */
+#define RF_HOST_TAG_BYTES (1u << 20) /* wire tag is for tensors up to here */
 
-/* Bytes of a slot of a host region: depends on the capacity only. */
+/* Whole elements, and two bytes of 16 are left for the tag. */
+#define RF_TAG_PACK_BYTES(element_bytes) (14 / (element_bytes) * (element_bytes))
+
+/* Bytes of a slot of a host region: depends on the capacity only, and has room for the smaller
+ * packs. */
 #define RF_HOST_SLOT_BYTES(capacity)                                                               \
-    (((((capacity) < RF_HOST_E12_BYTES ? (uint64_t)(capacity) : RF_HOST_E12_BYTES) + 11) / 12 *    \
+    (((((capacity) < RF_HOST_TAG_BYTES ? (uint64_t)(capacity) : RF_HOST_TAG_BYTES) + 11) / 12 *    \
           16 +                                                                                     \
       4095) /                                                                                      \
      4096 * 4096)

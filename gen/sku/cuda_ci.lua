@@ -29,7 +29,7 @@ return {
         },
         {
             op = { "ar" }, world = { 2, 4 }, dtype = { "bf16" }, hidden = { 0 },
-            algo = { "os", "ts" }, transport = { "host" }, wire = { "e12" }, isa = { "sm90" },
+            algo = { "os", "ts" }, transport = { "host" }, wire = { "tag" }, isa = { "sm90" },
             unroll = { 1 }, threads = { 256 }, rank = { "any", "own" }, launch = { "seq" },
         },
         {

@@ -5,7 +5,7 @@ local list = gpu { isa = "sm90" }
 local function host(threads, rank)
     list[#list + 1] = {
         op = { "ar" }, world = { 2, 3, 4, 5, 6, 7, 8 }, dtype = { "f32", "bf16", "f16" }, hidden = { 0 },
-        algo = { "os" }, transport = { "host" }, wire = { "e12" }, isa = { "sm90" },
+        algo = { "os" }, transport = { "host" }, wire = { "tag" }, isa = { "sm90" },
         unroll = { 1 }, threads = threads, rank = rank, launch = { "seq", "dep" },
     }
 end

@@ -4,7 +4,7 @@
 
 #define OS   RFI_ALGO_ONE_SHOT
 #define TS   RFI_ALGO_TWO_SHOT
-#define E12  RFI_WIRE_EPOCH
+#define TAG  RFI_WIRE_TAG
 #define RING RFI_WIRE_FLAG
 
 /* Between two peers, one-shot moves the same bytes as two-shot and waits once.
@@ -12,7 +12,7 @@
  * Host memory, measured by two H200s on PCIe Gen5, in graphs, bf16, without dependent launch; us,
  * and the best that was found in brackets:
  *
- *     e12    2 KiB 3.54 (2.87)   4 KiB 2.90 (2.90)   8 KiB 2.96 (2.96)   16 KiB 3.42 (3.42)
+ *     tag    2 KiB 3.54 (2.87)   4 KiB 2.90 (2.90)   8 KiB 2.96 (2.96)   16 KiB 3.42 (3.42)
  *           32 KiB 4.04 (4.04)  64 KiB 5.74 (5.74)  128 KiB 8.15 (8.07)  256 KiB 12.3 (12.3)
  *          512 KiB 21.1 (21.1)   1 MiB 39.5 (39.5)
  *     ring   2 MiB 69.6 (68.8)   4 MiB 120 (120)     8 MiB 220 (220)     16 MiB 420 (420)
@@ -21,7 +21,7 @@
  * A pack for each thread wins as long as blocks last, and then as many for each block: 16 KiB take
  * 3.42 in 11 blocks of 128 and 4.6 in 6; 128 KiB 8.15 in 43 and 8.8 in 32. Beyond `blocks` the bus
  * is full, and more threads only poll: 256 KiB 12.7 in 57. The ring's two-shot beats its one-shot
- * by 2 to 5 % from 4 MiB on, and e12's is 3 % behind its one-shot at 256 KiB. Worlds beyond two
+ * by 2 to 5 % from 4 MiB on, and tag's is 3 % behind its one-shot at 256 KiB. Worlds beyond two
  * were not measured: there two-shot reads less, and waits twice. */
 static const struct {
     uint64_t bytes; /* up to and including */
@@ -38,10 +38,10 @@ static const struct {
         uint16_t threads, blocks; /* blocks: no more of so many threads */
     } host;
 } classes[] = {
-    {8u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, E12, 1, 128, 48}},
-    {64u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, E12, 1, 128, 48}},
-    {256u << 10, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 256}, {TS, OS, E12, 1, 128, 48}},
-    {1u << 20, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 512}, {TS, OS, E12, 1, 128, 48}},
+    {8u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, TAG, 1, 128, 48}},
+    {64u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, TAG, 1, 128, 48}},
+    {256u << 10, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 256}, {TS, OS, TAG, 1, 128, 48}},
+    {1u << 20, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 512}, {TS, OS, TAG, 1, 128, 48}},
     {UINT64_MAX, {TS, RFI_COPY_CACHED, 512}, {TS, OS, 1024}, {TS, TS, RING, 2, 576, 16}},
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
@@ -78,13 +78,17 @@ static uint32_t host_blocks(const rf_variant *v, int c)
            v->threads;
 }
 
+uint32_t rfi_pack_bytes(const rf_variant *v)
+{
+    return v->wire == RFI_WIRE_TAG ? RF_TAG_PACK_BYTES((uint32_t)rf_dtype_size(v->dtype)) : 16;
+}
+
 /* On GPUs: every thread that moves data one turn, as far as blocks run at once and have work. */
 uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *v, uint64_t bytes)
 {
     if (v->transport == RFI_TRANSPORT_CPU)
         return rfi_class_grid(bytes);
-    uint32_t most = comm->max_grid, pack = v->wire == RFI_WIRE_EPOCH ? 12 : 16;
-    uint32_t threads = v->threads;
+    uint32_t most = comm->max_grid, pack = rfi_pack_bytes(v), threads = v->threads;
     if (v->wire == RING) {
         threads -= RF_RING_SERVANTS;
         most = most < RF_RING_LANES ? most : RF_RING_LANES;

@@ -6,7 +6,7 @@
 #include "core/env.h"
 #include "core/group.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 #define STEP         "arguments"
 #define OLDEST_SIZE  (offsetof(rf_config, log_ctx) + sizeof(void *)) /* of version 0.1 */
@@ -91,7 +91,7 @@ static rf_result check_pack(const rf_pack *pack, size_t i, rf_error *err)
     if (pack->abi != RF_ABI)
         return rfi_fail(err, RF_E_PACK, -1, STEP, "pack %zu was built for abi %u, this is abi %d",
                         i, pack->abi, RF_ABI);
-    if (pack->size != sizeof *pack || pack->abi_witness != &rfi_abi_3)
+    if (pack->size != sizeof *pack || pack->abi_witness != &rfi_abi_4)
         return rfi_fail(err, RF_E_PACK, -1, STEP,
                         "pack %zu was built with other structs (size %u, expected %zu)", i,
                         pack->size, sizeof *pack);

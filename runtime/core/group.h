@@ -59,6 +59,9 @@ extern const rf_variant rfi_baseline;
 int rfi_has_baseline(const rf_comm *comm);
 const char *rfi_baseline_name(const rf_comm *comm);
 
+/* Bytes of a tensor that its kernels move at once. */
+uint32_t rfi_pack_bytes(const rf_variant *variant);
+
 /* The grid to launch `variant` with when nothing is measured. */
 uint32_t rfi_usual_grid(const rf_comm *comm, const rf_variant *variant, uint64_t bytes);
 /* How like it is to what would run when nothing is measured: more is more alike, whatever the

@@ -3,10 +3,10 @@
 #include "rankfold.h"
 
 /* Packs hold its address: one built for another RF_ABI fails at link, naming rfi_abi_<N>. */
-extern const int rfi_abi_3;
-const int rfi_abi_3 = RF_ABI;
+extern const int rfi_abi_4;
+const int rfi_abi_4 = RF_ABI;
 
-_Static_assert(RF_ABI == 3, "rename rfi_abi_3 together with RF_ABI");
+_Static_assert(RF_ABI == 4, "rename rfi_abi_4 together with RF_ABI");
 
 #define TEXT_(x)     #x
 #define TEXT(x)      TEXT_(x)

@@ -241,7 +241,8 @@ static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_
     if (v->algo == RFI_ALGO_ISLANDS &&
         2 * island * ((packs + island - 1) / island) * 16 > slot_bytes)
         return "islands need twice the tensor's room";
-    if (v->wire == RFI_WIRE_EPOCH && (bytes + 11) / 12 * 16 > slot_bytes)
+    uint32_t pack = rfi_pack_bytes(v);
+    if (v->wire == RFI_WIRE_TAG && (bytes + pack - 1) / pack * 16 > slot_bytes)
         return "is for tensors that fit into a slot of host memory";
     if (v->wire == RFI_WIRE_FLAG && packs > RF_RING_PACKS)
         return "more packs than the ring counts turns for";

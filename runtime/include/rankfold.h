@@ -226,7 +226,7 @@ extern RF_API const rf_pack *const rf_packs[];
 /* What a pack holds: variant i < rf_pack_count(pack), in the pack's order. Texts are the pack's.
  * algorithm: os = one-shot, ts = two-shot, pt = two-shot in which everybody stores to one rank at a
  * time, il = islands (rf_islands_info). wire: nan = stores into the peers' memory that show by
- * themselves that they are there, e12 = the same in host memory, flag = stores into memory of one's
+ * themselves that they are there, tag = the same in host memory, flag = stores into memory of one's
  * own, which the peers read when they are told. Pure. Errors: E_ARG; E_PACK: built for another
  * runtime (rf_pack_count is 0 then). */
 typedef struct rf_variant_info {

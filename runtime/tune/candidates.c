@@ -82,8 +82,8 @@ static size_t grids_of(const rf_comm *comm, const rf_variant *v, uint64_t bytes,
     if (v->transport == RFI_TRANSPORT_CPU)
         return rfi_grids(bytes, grids);
     uint32_t most = rfi_max_grid(comm);
-    if (v->wire == RFI_WIRE_EPOCH) {
-        uint64_t tile = 12ull * v->threads * v->unroll;
+    if (v->wire == RFI_WIRE_TAG) {
+        uint64_t tile = (uint64_t)rfi_pack_bytes(v) * v->threads * v->unroll;
         uint32_t owners = v->algo == RFI_ALGO_ONE_SHOT ? 1 : v->world;
         return rfi_even_grids((bytes + tile * owners - 1) / (tile * owners), most, grids);
     }

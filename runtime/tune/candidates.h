@@ -24,7 +24,7 @@ size_t rfi_block_grids(uint32_t usual, uint32_t most, uint32_t grids[RFI_GRIDS])
  * `most`. Returns how many. */
 size_t rfi_host_grids(uint32_t useful, uint32_t most, uint32_t grids[RFI_GRIDS]);
 
-/* host, 12 bytes a pack: numbers of blocks that give each about as many tiles - 1, 2, 3, 4, 6, 8,
+/* host, wire tag: numbers of blocks that give each about as many tiles - 1, 2, 3, 4, 6, 8,
  * 12 ... - the largest ones of at most `most`, ascending. tiles > 0. Returns how many. */
 size_t rfi_even_grids(uint64_t tiles, uint32_t most, uint32_t grids[RFI_GRIDS]);
 

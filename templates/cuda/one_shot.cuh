@@ -64,7 +64,7 @@ RF_DEVICE void all_reduce_os(const rf_params *p, uint32_t world, uint32_t rank, 
     }
     one_shot_send(&s, &ahead, s.first);
     arrive(&s.turn, threads, dependent);
-    wire_upkeep(&s);
+    wire_upkeep(&s, threads);
     wire_settle(&s);
     for (uint32_t first = s.first; first < s.part; first += unroll * s.stride) {
         uint32_t next = first + unroll * s.stride;

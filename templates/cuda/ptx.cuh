@@ -11,7 +11,7 @@
 
 #include "abi.h"
 
-#define RF_DEVICE                static __device__ __forceinline__
+#define RF_DEVICE static __device__ __forceinline__
 /* Not static: nvcc names such functions after the path of the file, and the same source would give
  * other bytes in another folder. */
 #define RF_COLD                  extern "C" __device__ __noinline__
@@ -39,7 +39,7 @@ RF_DEVICE uint32_t grid_size(void)
     return gridDim.x;
 }
 
-/* ---- 16 bytes, or 12 of them: plain for the caller's tensors and for re-arming, sys for what
+/* ---- 16 bytes, or some of them: plain for the caller's tensors and for re-arming, sys for what
  * crosses between devices ---- */
 
 RF_DEVICE rf_pack16 load_plain(const void *at)
@@ -78,6 +78,18 @@ RF_DEVICE void store_plain12(void *at, rf_pack16 v)
                  "st.global.b32 [%0 + 8], %3;" ::"l"(at),
                  "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2])
                  : "memory");
+}
+
+RF_DEVICE uint32_t load_plain2(const void *at)
+{
+    uint32_t v;
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return v;
+}
+
+RF_DEVICE void store_plain2(void *at, uint32_t v)
+{
+    asm volatile("st.global.u16 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
 
 RF_DEVICE rf_pack16 load_sys(const void *at)

@@ -92,7 +92,7 @@ RF_DEVICE uint32_t two_shot_begin(rf_shares *s, uint32_t world, uint32_t rank, u
     }
     two_shot_scatter(s, s->first, ahead);
     arrive(&s->turn, threads, dependent);
-    wire_upkeep(s);
+    wire_upkeep(s, threads);
     return 1;
 }
 

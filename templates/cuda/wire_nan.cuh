@@ -98,9 +98,9 @@ RF_DEVICE void wire_taken(const rf_shares *s, rf_box box, uint32_t q, uint32_t i
 }
 
 /* Once in a call. */
-RF_DEVICE void wire_upkeep(const rf_shares *s)
+RF_DEVICE void wire_upkeep(const rf_shares *s, uint32_t threads)
 {
-    (void)s;
+    (void)s, (void)threads;
 }
 
 /* Before the first look of a one-shot. */

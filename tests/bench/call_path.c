@@ -10,7 +10,7 @@
 
 #define CALLS 100000
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 static void nothing(const rf_params *p)
 {
@@ -28,7 +28,7 @@ static const rf_pack pack = {.abi = RF_ABI,
                              .size = sizeof(rf_pack),
                              .sku = "null",
                              .toolchain = "none",
-                             .abi_witness = &rfi_abi_3,
+                             .abi_witness = &rfi_abi_4,
                              .n_shards = 1,
                              .n_variants = 1,
                              .shards = shards};

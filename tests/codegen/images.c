@@ -7,8 +7,8 @@
 
 #define FATBIN 0xba55ed50u /* how nvcc's fat binaries begin */
 
-extern const int rfi_abi_3;
-const int rfi_abi_3 = RF_ABI;
+extern const int rfi_abi_4;
+const int rfi_abi_4 = RF_ABI;
 
 extern const rf_pack PACK;
 

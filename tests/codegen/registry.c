@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-extern const int rfi_abi_3;
-const int rfi_abi_3 = RF_ABI;
+extern const int rfi_abi_4;
+const int rfi_abi_4 = RF_ABI;
 
 extern const rf_pack rf_pack_cpu, rf_pack_cpu_small;
 
@@ -26,7 +26,7 @@ static int print_pack(const rf_pack *pack)
     }
     printf("%s: %s\n", pack->sku, pack->toolchain);
     return n == pack->n_variants && pack->abi == RF_ABI && pack->size == sizeof *pack &&
-           pack->abi_witness == &rfi_abi_3;
+           pack->abi_witness == &rfi_abi_4;
 }
 
 int main(void)

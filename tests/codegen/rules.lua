@@ -45,16 +45,16 @@ function rules.no_local_memory(kernel)
 end
 
 -- Payload moves 16 bytes at a time. What is narrower is a word that ranks or host share, and said to be
--- strong; or of wire e12, whose vectors take 12 bytes of the tensor. What is generic was reached through a
+-- strong; or of wire tag, whose vectors take 12 or 14 bytes of the tensor. What is generic was reached through a
 -- pointer to the params.
 function rules.wide_accesses(kernel, v)
     for _, instruction in ipairs(of_body(kernel, "^[LS][DT]")) do
         local op = instruction.op
         local device = op:find("^[LS][DT]G%.")
-        local twelve = v.wire == "e12" and (op:find("^...%.E$") or op:find("^...%.E%.SYS$"))
+        local fewer = v.wire == "tag" and (op:find("^...%.E$") or op:find("^...%.E%.SYS$") or op:find("^...%.E%.U16$"))
         if not device and not op:find("^LDC") then
             return "touches other memory than the devices': " .. op
-        elseif device and not op:find("%.128") and not op:find("%.STRONG") and not twelve then
+        elseif device and not op:find("%.128") and not op:find("%.STRONG") and not fewer then
             return "moves less than 16 bytes: " .. op
         end
     end

@@ -131,7 +131,7 @@ function Sku.test_bad_files_are_refused_with_file_field_and_reason()
         { helper.peer_sku { threads = false }, "x.lua: sets[1].threads: is missing, expected a list" },
         { helper.peer_sku { rank = '{ "own" }' },
             "x.lua: sets: nothing generic (hidden 0, algo ts, wire nan, rank any, launch seq) for ar, world 2" },
-        { helper.peer_sku { transport = '{ "host" }', wire = '{ "e12" }' }, "x.lua: sets: nothing generic "
+        { helper.peer_sku { transport = '{ "host" }', wire = '{ "tag" }' }, "x.lua: sets: nothing generic "
             .. "(hidden 0, algo ts, wire flag, rank any, launch seq) for ar, world 2, bf16, host" },
         { 'return { about = "a", sets = gpu { isa = "sm91" } }', 'x.lua: sets[1].isa[1]: isa is "sm91"' },
         { 'return { about = "a", sets = gpu { isa = "sm90", pci = true } }', "x.lua:1: gpu: pci is a boolean" },

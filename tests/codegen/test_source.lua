@@ -168,8 +168,8 @@ local function assert_followed(sku_text, patterns)
 end
 
 function Source.test_hashes_follow_the_code_of_their_own_protocol_only()
-    assert_followed(helper.peer_sku { algo = '{ "os", "ts" }', transport = '{ "host" }', wire = '{ "e12", "flag" }' },
-        { two_shot = "_ts_host_e12_", ring = "_host_flag_", wire_e12 = "_e12_" })
+    assert_followed(helper.peer_sku { algo = '{ "os", "ts" }', transport = '{ "host" }', wire = '{ "tag", "flag" }' },
+        { two_shot = "_ts_host_tag_", ring = "_host_flag_", wire_tag = "_tag_" })
     assert_followed(helper.peer_sku { world = "{ 4 }", algo = '{ "os", "ts", "il", "pt" }' },
         { two_shot = "_[ti][sl]_peer_", islands = "_il_", permuted = "_pt_", one_shot = "_os_", collect = "_nan_" })
 end

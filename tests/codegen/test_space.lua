@@ -202,7 +202,7 @@ function Space.test_feasible_says_why_not()
         { { algo = "il", rank = "any", world = 7 }, "are no way to part 7" },
         { { algo = "il", rank = "any", hidden = 4096 }, "hidden gains nothing" },
         { { algo = "il", rank = "any", wire = "flag", threads = 320 }, "wire flag: islands store" },
-        { { wire = "e12" }, "transport peer signals through wire nan or flag, not e12" },
+        { { wire = "tag" }, "transport peer signals through wire nan or flag, not tag" },
         { { wire = "flag", threads = 128 }, "two warps of a ring's block announce and watch" },
         { { wire = "flag", threads = 320, world = 1 }, "nothing is read from peers in a world of 1" },
         { { algo = "pt", world = 2 }, "two ranks have one writer and one reader each in the plain two-shot" },
@@ -218,10 +218,10 @@ function Space.test_feasible_says_why_not()
         luaunit.assertStrContains(reason, case[2])
     end
     luaunit.assertTrue(tactics.feasible(HOST))
-    luaunit.assertTrue(tactics.feasible(with({ wire = "e12", algo = "os", threads = 64 }, HOST)))
+    luaunit.assertTrue(tactics.feasible(with({ wire = "tag", algo = "os", threads = 64 }, HOST)))
     cases = {
         { { algo = "il" }, "transport host has no islands" },
-        { { wire = "nan" }, "transport host signals through wire e12 or flag, not nan" },
+        { { wire = "nan" }, "transport host signals through wire tag or flag, not nan" },
         { { world = 1, algo = "os" }, "nothing goes through host memory in a world of 1" },
         { { threads = 64 }, "64 threads: two warps of a ring's block announce and watch" },
         { { world = 8, unroll = 4 }, "take about 408 registers" },

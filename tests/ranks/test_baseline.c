@@ -14,7 +14,7 @@
 
 #include "group.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 #define WORLD 2
 #define N     256
@@ -38,7 +38,7 @@ static const rf_variant slow = {
 static const rf_shard slow_shard = {.name = "slow", .world = WORLD, .n = 1, .variants = &slow};
 static const rf_shard *const slow_shards[] = {&slow_shard};
 static const rf_pack slow_pack = {
-    RF_ABI, sizeof(rf_pack), "slow", "cc", &rfi_abi_3, 1, 1, slow_shards,
+    RF_ABI, sizeof(rf_pack), "slow", "cc", &rfi_abi_4, 1, 1, slow_shards,
 };
 
 /* ---- theirs ---- */

@@ -14,7 +14,7 @@
 #include "fake_driver.h"
 #include "group.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 #define KERNEL(number, text, algorithm, memory, code)                                              \
     {                                                                                              \
@@ -24,14 +24,14 @@ extern const int rfi_abi_3;
 static const rf_variant variants[] = {
     KERNEL(1, "os_peer", RFI_ALGO_ONE_SHOT, RFI_TRANSPORT_PEER, RFI_WIRE_NAN),
     KERNEL(2, "ts_peer", RFI_ALGO_TWO_SHOT, RFI_TRANSPORT_PEER, RFI_WIRE_NAN),
-    KERNEL(3, "os_host", RFI_ALGO_ONE_SHOT, RFI_TRANSPORT_HOST, RFI_WIRE_EPOCH),
+    KERNEL(3, "os_host", RFI_ALGO_ONE_SHOT, RFI_TRANSPORT_HOST, RFI_WIRE_TAG),
 };
 #define N_VARIANTS (sizeof variants / sizeof *variants)
 static const rf_shard shard = {
     .name = "gpu", .world = 2, .n = N_VARIANTS, .variants = variants, .image = "an image"};
 static const rf_shard *const shards[] = {&shard};
 static const rf_pack pack = {
-    RF_ABI, sizeof(rf_pack), "gpu", "nvcc", &rfi_abi_3, 1, N_VARIANTS, shards,
+    RF_ABI, sizeof(rf_pack), "gpu", "nvcc", &rfi_abi_4, 1, N_VARIANTS, shards,
 };
 
 /* What a rank came to with one failure. */

@@ -14,7 +14,7 @@
 #include "core/codes.h"
 #include "group.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 #define WORLD 4
 
@@ -280,7 +280,7 @@ static const rf_variant fakes[] = {
 static const rf_shard fake_shard = {.name = "fake", .world = WORLD, .n = 3, .variants = fakes};
 static const rf_shard *const fake_shards[] = {&fake_shard};
 static const rf_pack fake_pack = {
-    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_3, 1, 3, fake_shards,
+    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_4, 1, 3, fake_shards,
 };
 
 typedef struct opting {

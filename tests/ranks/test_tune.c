@@ -16,7 +16,7 @@
 #include "core/group.h"
 #include "group.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 /* ---- candidates that misbehave, for two ranks and f32; the honest work is a variant's of the
  * small pack ---- */
@@ -97,7 +97,7 @@ static const rf_shard fake_shard = {
     .name = "fake", .world = 2, .n = sizeof fakes / sizeof *fakes, .variants = fakes};
 static const rf_shard *const fake_shards[] = {&fake_shard};
 static const rf_pack fake_pack = {
-    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_3, 1, sizeof fakes / sizeof *fakes, fake_shards,
+    RF_ABI, sizeof(rf_pack), "fake", "cc", &rfi_abi_4, 1, sizeof fakes / sizeof *fakes, fake_shards,
 };
 
 /* Its only variant for everybody is slower by far than the dependent one. */
@@ -113,7 +113,7 @@ static const rf_variant unlike[] = {
 static const rf_shard unlike_shard = {.name = "unlike", .world = 2, .n = 2, .variants = unlike};
 static const rf_shard *const unlike_shards[] = {&unlike_shard};
 static const rf_pack unlike_pack = {
-    RF_ABI, sizeof(rf_pack), "unlike", "cc", &rfi_abi_3, 1, 2, unlike_shards,
+    RF_ABI, sizeof(rf_pack), "unlike", "cc", &rfi_abi_4, 1, 2, unlike_shards,
 };
 
 static const rf_variant unsteady[] = {
@@ -124,7 +124,7 @@ static const rf_shard unsteady_shard = {
     .name = "unsteady", .world = 2, .n = 2, .variants = unsteady};
 static const rf_shard *const unsteady_shards[] = {&unsteady_shard};
 static const rf_pack unsteady_pack = {
-    RF_ABI, sizeof(rf_pack), "unsteady", "cc", &rfi_abi_3, 1, 2, unsteady_shards,
+    RF_ABI, sizeof(rf_pack), "unsteady", "cc", &rfi_abi_4, 1, 2, unsteady_shards,
 };
 
 static const rf_variant late[] = {
@@ -134,7 +134,7 @@ static const rf_variant late[] = {
 static const rf_shard late_shard = {.name = "late", .world = 2, .n = 2, .variants = late};
 static const rf_shard *const late_shards[] = {&late_shard};
 static const rf_pack late_pack = {
-    RF_ABI, sizeof(rf_pack), "late", "cc", &rfi_abi_3, 1, 2, late_shards,
+    RF_ABI, sizeof(rf_pack), "late", "cc", &rfi_abi_4, 1, 2, late_shards,
 };
 
 /* ---- a store that fails, or kills, at the k-th transaction ---- */

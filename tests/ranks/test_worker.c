@@ -15,7 +15,7 @@
 #include "core/group.h"
 #include "group.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 #define WORLD 2
 #define N     256
@@ -180,7 +180,7 @@ static rf_variant notes; /* the pack's only one */
 static const rf_shard shard = {.name = "notes", .world = WORLD, .n = 1, .variants = &notes};
 static const rf_shard *const shards[] = {&shard};
 static const rf_pack pack = {
-    RF_ABI, sizeof(rf_pack), "notes", "cc", &rfi_abi_3, 1, 1, shards,
+    RF_ABI, sizeof(rf_pack), "notes", "cc", &rfi_abi_4, 1, 1, shards,
 };
 
 /* ---- one rank's comm ---- */

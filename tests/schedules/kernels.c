@@ -1,6 +1,6 @@
 /* -DTABLE=kernels_..., -DRF_SHARD_DTYPE=..., -DHOST=0 or 1. */
 #if HOST
-#include "cuda/wire_e12.cuh"
+#include "cuda/wire_tag.cuh"
 
 #include "cuda/flags_host.cuh"
 #include "cuda/one_shot.cuh"

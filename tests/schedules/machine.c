@@ -84,7 +84,7 @@ static rf_control *control(const machine *m, uint32_t rank)
                           : (rf_control *)(void *)m->region[rank];
 }
 
-/* Tags of wire e12 as the calls before `epoch` have left them, which were all as small as can be:
+/* Tags of wire tag as the calls before `epoch` have left them, which were all as small as can be:
  * every second one of a slot looks after a vector.
  */
 static void tag_slots(machine *m, uint32_t rank)
@@ -93,7 +93,8 @@ static void tag_slots(machine *m, uint32_t rank)
     for (uint64_t e = epoch - (epoch < 4 * n ? epoch : 4 * n); e < epoch; e++) {
         unsigned char *slot = m->region[rank] + RF_REGION_HEADER + e % 2 * m->config.slot_bytes;
         if (e / 2 % 2 == 0) {
-            ((rf_pack16 *)(void *)slot)[e / 4 % n].w[3] = (uint32_t)(e + 1) & m->config.tag_mask;
+            ((rf_pack16 *)(void *)slot)[e / 4 % n].w[3] = ((uint32_t)(e + 1) & m->config.tag_mask)
+                                                          << 16;
         }
     }
 }

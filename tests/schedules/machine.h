@@ -40,8 +40,8 @@ typedef enum machine_flaw {
     FLAW_TEARING,     /* wide accesses to host memory are four words too */
     FLAW_NO_FENCE,    /* a fence does not wait for stores */
     FLAW_EARLY_FLAG,  /* ring: the announcer does not wait at barriers */
-    FLAW_NO_TAG,      /* wire e12: the tag is always the same */
-    FLAW_NO_UPKEEP,   /* wire e12: vectors that calls don't use keep their tags */
+    FLAW_NO_TAG,      /* wire tag: the tag is always the same */
+    FLAW_NO_UPKEEP,   /* wire tag: vectors that calls don't use keep their tags */
     FLAW_NO_ACQUIRE,  /* ring: what is behind a flag is read as it may be */
     FLAW_WINDOW,      /* ring: one chunk fewer than it needs */
     FLAW_GROUPING     /* islands: one rank takes another for its partner */
@@ -53,7 +53,7 @@ typedef struct machine_config {
     int host; /* regions are of the host transport */
     uint64_t slot_bytes;
     uint64_t epoch;    /* first epoch of every region and family */
-    uint32_t tag_mask; /* wire e12: bits of the tag */
+    uint32_t tag_mask; /* wire tag: bits of the tag */
     uint64_t deadline; /* in steps of the machine */
     uint32_t kib_clocks;
     machine_flaw flaw;

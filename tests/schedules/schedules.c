@@ -32,7 +32,7 @@ typedef struct series {
     uint8_t worlds[8];
 } series;
 
-#define ALL_TAGS 0xffffffffu
+#define ALL_TAGS 0xffffu
 #define MIXED                                                                                      \
     {                                                                                              \
         2, 3, 4, 5, 2, 3, 4, 8                                                                     \
@@ -67,11 +67,12 @@ static const series all_series[] = {
     {"host_f32", &kernels_host_f32, 0, KERNELS_HOST, 3000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"host_bf16", &kernels_host_bf16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"host_f16", &kernels_host_f16, 0, KERNELS_HOST, 1000, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
-    {"host_e12", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
+    {"host_tag", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 6,
      MIXED},
     /* four vectors in a slot, tags that come round after 32 calls */
     {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 31, 3, MIXED},
+    {"host_tags_16", &kernels_host_bf16, 0, KERNELS_SLOTS, 150, MAX_CALLS, 28, 64, 31, 3, MIXED},
     /* one-shots of so many packs that they wait for the link: RF_SETTLE_KIB, 64 packs each */
     {"host_settle", &kernels_host_f32, 0, 2, 40, 4, MAX_COUNT, 0, ALL_TAGS, 64, MIXED},
 };
@@ -484,6 +485,7 @@ int main(int argc, char **argv)
         SUM("host_f16"),
         SUM("host_ring"),
         SUM("host_tags"),
+        SUM("host_tags_16"),
         SUM("host_settle"),
         cmocka_unit_test(parts_are_shares),
         NAMED("peer_f32"),
@@ -505,11 +507,12 @@ int main(int argc, char **argv)
         FOUND("a slot left as it is", "islands_f32", FLAW_NO_REARM),
         FOUND("a slot cleared too early", "islands_f32", FLAW_EARLY_CLEAR),
         FOUND("another grouping on one rank", "islands_f32", FLAW_GROUPING),
-        FOUND("one slot fewer", "host_e12", FLAW_ONE_SLOT),
-        FOUND("a store before the wait", "host_e12", FLAW_NO_WAIT),
-        FOUND("a vector that tears", "host_e12", FLAW_TEARING),
-        FOUND("a tag without epoch", "host_e12", FLAW_NO_TAG),
+        FOUND("one slot fewer", "host_tag", FLAW_ONE_SLOT),
+        FOUND("a store before the wait", "host_tag", FLAW_NO_WAIT),
+        FOUND("a vector that tears", "host_tag", FLAW_TEARING),
+        FOUND("a tag without epoch", "host_tag", FLAW_NO_TAG),
         FOUND("a tag that came round", "host_tags", FLAW_NO_UPKEEP),
+        FOUND("a tag of 16 bits that came round", "host_tags_16", FLAW_NO_UPKEEP),
         RING_FLAWS("peer_ring"),
         RING_FLAWS("host_ring"),
     };

@@ -16,7 +16,7 @@
 #include "core/json.h"
 #include "cpu/cpu.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 /* ---- texts ---- */
 
@@ -45,7 +45,7 @@ static void version_text_and_number_agree(void **state)
     uint32_t n = rf_version_number();
     snprintf(text, sizeof text, "%u.%u.%u", n / 10000, n / 100 % 100, n % 100);
     assert_string_equal(rf_version_string(), text);
-    assert_int_equal(rfi_abi_3, RF_ABI);
+    assert_int_equal(rfi_abi_4, RF_ABI);
 }
 
 static void fail_keeps_one_terminated_line(void **state)
@@ -212,12 +212,12 @@ static void ranges_are_checked_and_named(void **state)
 static void packs_of_another_abi_are_refused_in_words(void **state)
 {
     (void)state;
-    rf_pack pack = {.abi = RF_ABI + 1, .size = sizeof pack, .sku = "x", .abi_witness = &rfi_abi_3};
+    rf_pack pack = {.abi = RF_ABI + 1, .size = sizeof pack, .sku = "x", .abi_witness = &rfi_abi_4};
     const rf_pack *packs[] = {&pack};
     rf_config config = {.struct_size = sizeof config, .packs = packs, .n_packs = 1};
     rf_error err;
     assert_int_equal(rfi_config_packs(&config, &err), RF_E_PACK);
-    assert_non_null(strstr(err.text, "abi 3"));
+    assert_non_null(strstr(err.text, "abi 4"));
     pack.abi = RF_ABI;
     assert_int_equal(rfi_config_packs(&config, &err), RF_OK);
     pack.abi_witness = NULL;
@@ -398,11 +398,11 @@ static const rf_variant on_host[] = {
         .wire = RFI_WIRE_##wire_, .isa = RFI_ISA_SM90, .threads = threads_, .unroll = unroll_,     \
         .by_rank = own                                                                             \
     }
-    RF_X(ONE_SHOT, EPOCH, 256, 1, 1), /* as fast as the next, in larger blocks */
-    RF_X(ONE_SHOT, EPOCH, 128, 1, 1), RF_X(ONE_SHOT, EPOCH, 128, 4, 1),
-    RF_X(ONE_SHOT, EPOCH, 256, 1, 0), RF_X(TWO_SHOT, EPOCH, 128, 1, 1),
-    RF_X(ONE_SHOT, EPOCH, 256, 1, 1), RF_X(ONE_SHOT, EPOCH, 256, 2, 1),
-    RF_X(TWO_SHOT, FLAG, 320, 4, 0),  RF_X(TWO_SHOT, FLAG, 576, 2, 0),
+    RF_X(ONE_SHOT, TAG, 256, 1, 1), /* as fast as the next, in larger blocks */
+    RF_X(ONE_SHOT, TAG, 128, 1, 1),  RF_X(ONE_SHOT, TAG, 128, 4, 1),
+    RF_X(ONE_SHOT, TAG, 256, 1, 0),  RF_X(TWO_SHOT, TAG, 128, 1, 1),
+    RF_X(ONE_SHOT, TAG, 256, 1, 1),  RF_X(ONE_SHOT, TAG, 256, 2, 1),
+    RF_X(TWO_SHOT, FLAG, 320, 4, 0), RF_X(TWO_SHOT, FLAG, 576, 2, 0),
     RF_X(ONE_SHOT, FLAG, 576, 2, 0),
 #undef RF_X
 };
@@ -449,6 +449,14 @@ static void host_memory_has_its_classes(void **state)
     }
 }
 
+static void packs_are_what_the_wire_leaves_of_16_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(rfi_pack_bytes(&(rf_variant){.wire = RFI_WIRE_NAN}), 16);
+    assert_int_equal(rfi_pack_bytes(&(rf_variant){.wire = RFI_WIRE_TAG, .dtype = RF_F32}), 12);
+    assert_int_equal(rfi_pack_bytes(&(rf_variant){.wire = RFI_WIRE_TAG, .dtype = RF_BF16}), 14);
+}
+
 /* Blocks where nothing was measured: a turn of every thread that moves data, of what a rank sums.
  */
 static void usual_grids(void **state)
@@ -474,8 +482,9 @@ static void usual_grids(void **state)
         {RF_X(PEER, ISLANDS, NAN, 4, 128, 1), 64 << 10, 16},       /* one owner of two */
         {RF_X(PEER, ONE_SHOT, FLAG, 4, 192, 1), 64 << 10, 32},     /* 64 of them move nothing */
         {RF_X(PEER, ONE_SHOT, FLAG, 4, 192, 1), 16 << 20, RF_RING_LANES},
-        {RF_X(HOST, ONE_SHOT, EPOCH, 2, 160, 1), 39 * 160 * 12, 39}, /* 6144 threads in all */
-        {RF_X(HOST, ONE_SHOT, EPOCH, 2, 160, 1), 40 * 160 * 12, 20},
+        {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 39 * 160 * 12, 39}, /* 6144 threads in all */
+        {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 40 * 160 * 12, 20},
+        {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 160 * 14, 2},
 #undef RF_X
     };
     rf_comm comm = {.max_grid = 132};
@@ -550,7 +559,7 @@ static void scores_compare_transports_and_tactics(void **state)
     (void)state;
     rf_comm comm = {.world = 4, .backend = &rfi_backend_cuda};
     rf_variant peer = {RF_X(ONE_SHOT, NAN, 128, 1), .world = 4}, host = peer;
-    host.transport = RFI_TRANSPORT_HOST, host.wire = RFI_WIRE_EPOCH;
+    host.transport = RFI_TRANSPORT_HOST, host.wire = RFI_WIRE_TAG;
     comm.transport[RFI_TRANSPORT_PEER].on = comm.transport[RFI_TRANSPORT_HOST].on = 1;
     assert_true(rfi_class_score(&comm, &peer, 8192) > rfi_class_score(&comm, &host, 8192));
 
@@ -761,6 +770,7 @@ int main(void)
         cmocka_unit_test(tags_differ_by_variant_and_grid),
         cmocka_unit_test(size_classes_cover_all_sizes_in_order),
         cmocka_unit_test(host_memory_has_its_classes),
+        cmocka_unit_test(packs_are_what_the_wire_leaves_of_16_bytes),
         cmocka_unit_test(usual_grids),
         cmocka_unit_test(peers_have_their_classes),
         cmocka_unit_test(deadlines_are_those_of_all_transports),

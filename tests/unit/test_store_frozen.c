@@ -9,7 +9,7 @@
 
 #include "store_facts.h"
 
-extern const int rfi_abi_3;
+extern const int rfi_abi_4;
 
 static facts_place here;
 static rfi_frozen_row rows[8];
@@ -46,7 +46,7 @@ static int setup(void **state)
     rows[7] = rows[6];
     rows[7].variant = "far";
     rows[7].transports = "host";
-    table = (rf_frozen){RF_ABI, sizeof *rows, &rfi_abi_3, 7, 8, rows};
+    table = (rf_frozen){RF_ABI, sizeof *rows, &rfi_abi_4, 7, 8, rows};
     return 0;
 }
 

@@ -144,7 +144,7 @@ static void test_neighbours_of_the_default_come_first(void **state)
     any.by_rank = 0;
     two.algo = RFI_ALGO_TWO_SHOT;
     host.transport = RFI_TRANSPORT_HOST;
-    host.wire = RFI_WIRE_EPOCH; /* what the class says, there */
+    host.wire = RFI_WIRE_TAG; /* what the class says, there */
     old.isa = RFI_ISA_SM80;
     pull.wire = RFI_WIRE_FLAG;
     pull.threads = 256 + RF_RING_SERVANTS; /* which move no data */

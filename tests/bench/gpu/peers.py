@@ -45,14 +45,14 @@ OTHERS = ["*_h0_[!ot]*", "*_h0_[ot][!s]*", "*_peer_flag_*"]
 # world to globs). Every field has both kinds of memory, and tactics with dependent launch, as the comms
 # have that look it up: who measured by fewer is somebody else.
 FIELDS = {
-    False: [(MIB, 0.55, lambda world: ["*_peer_*", "*_os_host_e12_*_u1_t256_any_*"]),
+    False: [(MIB, 0.55, lambda world: ["*_peer_*", "*_os_host_tag_*_u1_t256_any_*"]),
             (8 * MIB, 0.22, lambda world: ["*_peer_*_t512_own_*", "*_peer_*_t1024_own_*", "*_peer_*_u4_t512_any_*",
                                            "*_os_host_flag_*_u2_t576_*", *OTHERS]),
             (TUNED_MOST, 0.23, lambda world: [*OTHERS, "*_os_peer_*_t1024_own_*" if world == 2 else "*_ts_peer_*_t512_own_*",
                                             "*_ts_host_flag_*_u2_t576_*"])],
     True: [(256 * KIB, 0.3, lambda world: ["*_host_[!f]*"]),
-           (2 * MIB, 0.2, lambda world: ["*_host_e12_*_own_*", "*_host_flag_*", *OTHERS]),
-           (TUNED_MOST, 0.5, lambda world: [*OTHERS, "*_ts_host_flag_*_u[12]_*", "*_os_host_e12_*_t128_own_dep"])],
+           (2 * MIB, 0.2, lambda world: ["*_host_tag_*_own_*", "*_host_flag_*", *OTHERS]),
+           (TUNED_MOST, 0.5, lambda world: [*OTHERS, "*_ts_host_flag_*_u[12]_*", "*_os_host_tag_*_t128_own_dep"])],
 }
 # What NCCL is asked for, and up to how many bytes (peer, host) that was ever its best.
 NCCL = {"nccl": ({}, None, None), "LL": ({"NCCL_PROTO": "LL"}, None, None),

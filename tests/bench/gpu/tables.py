@@ -227,7 +227,7 @@ def contenders(results, key, out):
 # ---- does specialisation pay? ----
 
 KINDS = [("rank known over any", r"_own_seq$", r"_any_seq$"), ("dependent over plain", r"_dep$", r"_seq$"),
-         ("ring over 12+4", r"_host_flag_", r"_host_e12_"), ("one-shot over two-shot", r"_os_", r"_ts_"),
+         ("ring over tags", r"_host_flag_", r"_host_tag_"), ("one-shot over two-shot", r"_os_", r"_ts_"),
          ("pull over push", r"_peer_flag_", r"_peer_nan_"), ("another algorithm", r"_h0_(?!os_|ts_)", r"_(os|ts)_"),
          ("unroll over u1", r"_u[2-8]_", r"_u1_")]
 

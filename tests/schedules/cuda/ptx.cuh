@@ -10,12 +10,13 @@
 
 /* What the templates take from here where it is there. */
 #undef RF_SLOTS
-#define RF_SLOTS        machine_slots()
-#define RF_CHECK_EVERY  32u
-#define RF_TAG_MASK     machine_tag_mask()
-#define RF_UPKEEP_EVERY 2
-#define RF_SETTLE_KIB   1
-#define RF_RING_WINDOW  (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
+#define RF_SLOTS          machine_slots()
+#define RF_CHECK_EVERY    32u
+#define RF_TAG_MASK       machine_tag_mask()
+#define RF_UPKEEP_EVERY   2
+#define RF_UPKEEP_VECTORS 1
+#define RF_SETTLE_KIB     1
+#define RF_RING_WINDOW    (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
 
 #define RF_DEVICE                static inline __attribute__((unused))
 #define RF_COLD                  static __attribute__((unused, noinline))
@@ -98,6 +99,21 @@ RF_DEVICE void store_plain12(void *at, rf_pack16 v)
     for (int i = 0; i < 3; i++) {
         machine_store((uint32_t *)at + i, v.w[i]);
     }
+}
+
+RF_DEVICE uint32_t load_plain2(const void *at)
+{
+    uint16_t v;
+    machine_step();
+    memcpy(&v, at, 2);
+    return v;
+}
+
+RF_DEVICE void store_plain2(void *at, uint32_t v)
+{
+    uint16_t half = (uint16_t)v;
+    machine_step();
+    memcpy(at, &half, 2);
 }
 
 RF_DEVICE void store_sys(void *at, rf_pack16 v)

@@ -1,35 +1,39 @@
-/* Wire e12, in host memory: a vector of 16 bytes is 12 bytes of the tensor and the call's tag, the
- * epoch's low word + 1. A rank stores into its own region, once for all peers, and they poll it
- * there; the own region is never read. Relies on single 16-byte accesses, which host memory has.
- * Nothing is re-armed.
+/* Wire tag, in host memory: a vector of 16 bytes is a pack - 14 bytes of the tensor, or 12 where
+ * its elements have 4 - and in the last two the call's tag, the epoch + 1. A rank stores into its
+ * own region, once for all peers, and they poll it there; the own region is never read. Relies on
+ * single 16-byte accesses, which host memory has. Nothing is re-armed.
  *
  * Vector i belongs to pack i of the tensor, whatever the algorithm: in a two-shot the owner's
  * vectors of its own part, which nobody needs, hold the sums. Threads next to each other store
  * vectors next to each other, and parts begin on whole lines: the bus carries whole lines.
  *
- * Tags come round after 2^32 calls, so no vector may be left that carries one so old. Of calls
- * that use a slot, every RF_UPKEEP_EVERYth gives the next of the n vectors in it the current tag:
- * inside the call's extent by the payload, outside by wire_upkeep, whose store costs that call
- * 0.4 us (two H200s, up to 16 KiB). So every vector is younger than 256 n calls (64 n of its slot,
- * twice that for the two slots, twice more where the count of calls wraps), which is far less than
- * 2^32; that goes for cleared ones too, whose 0 is the tag of the epoch 2^32 - 1. Nobody reads a
- * vector outside the call's extent, nor, with two slots, is anybody still reading it for an earlier
- * call. Stores of one call to a vector come before those of a later one: a kernel's stores are
- * complete when it ends.
+ * Tags come round after 2^16 calls, so no vector may be left that carries one so old. Of calls
+ * that use a slot, every RF_UPKEEP_EVERYth gives the next RF_UPKEEP_VECTORS in it the current tag:
+ * inside the call's extent by the payload, outside by wire_upkeep. All kernels of the slots' family
+ * do, whatever their dtype, and the largest slot has 342 times so many; so every vector is younger
+ * than 342 * 32 * 4 calls (twice, since there are two slots, and twice more where the count of
+ * calls wraps), which is less than 2^16. That goes for cleared ones too, whose 0 is the tag of the
+ * epoch 2^16 - 1. Nobody reads a vector outside the call's extent, nor, with two slots, is anybody
+ * still reading it for an earlier call. Stores of one call to a vector come before those of a later
+ * one: a kernel's stores are complete when it ends.
  */
-#ifndef RANKFOLD_CUDA_WIRE_E12_CUH
-#define RANKFOLD_CUDA_WIRE_E12_CUH
+#ifndef RANKFOLD_CUDA_WIRE_TAG_CUH
+#define RANKFOLD_CUDA_WIRE_TAG_CUH
 
 #include "cuda/shares.cuh"
 
-#define RF_WIRE_PACK_BYTES 12
+#define RF_WIRE_PACK_BYTES RF_TAG_PACK_BYTES(RF_ELEMENT_BYTES)
 #define RF_WIRE_PART_PACKS 8 /* a part is a multiple of it: RF_LINE bytes of vectors */
 
 #ifndef RF_TAG_MASK /* tests let tags come round sooner */
-#define RF_TAG_MASK 0xffffffffu
-#endif
-#ifndef RF_UPKEEP_EVERY
-#define RF_UPKEEP_EVERY 64
+#define RF_TAG_MASK       0xffffu
+#define RF_UPKEEP_EVERY   32
+#define RF_UPKEEP_VECTORS 256 /* slots have whole pages of them */
+typedef char rf_tags_are_kept[RF_HOST_SLOT_BYTES(RF_HOST_TAG_BYTES) / (RF_UPKEEP_VECTORS * 16) *
+                                          RF_UPKEEP_EVERY * RF_SLOTS * 2 <=
+                                      RF_TAG_MASK
+                                  ? 1
+                                  : -1];
 #endif
 #ifndef RF_SETTLE_KIB /* of vectors */
 #define RF_SETTLE_KIB 16
@@ -56,7 +60,7 @@ RF_DEVICE unsigned char *wire_at(const rf_shares *s, rf_box box, uint32_t q, uin
 /* What travels for v. */
 RF_DEVICE rf_pack16 wire_seal(const rf_shares *s, rf_pack16 v)
 {
-    v.w[3] = tag_of(s);
+    v.w[3] = (v.w[3] & 0xffff) | tag_of(s) << 16;
     return v;
 }
 
@@ -75,13 +79,13 @@ RF_DEVICE void wire_send_all(const rf_shares *s, rf_box box, uint32_t i, rf_pack
 
 RF_DEVICE uint32_t wire_is_ready(const rf_shares *s, rf_pack16 v)
 {
-    return v.w[3] == tag_of(s);
+    return v.w[3] >> 16 == tag_of(s);
 }
 
 /* Before the first look. */
 RF_DEVICE void wire_forget(const rf_shares *s, rf_pack16 *v)
 {
-    v->w[3] = ~tag_of(s);
+    v->w[3] = ~(tag_of(s) << 16);
 }
 
 /* Is v, as read, worth another look? What has come is not sent over the bus again. */
@@ -97,14 +101,17 @@ RF_DEVICE void wire_taken(const rf_shares *s, rf_box box, uint32_t q, uint32_t i
 }
 
 /* Once in a call. */
-RF_DEVICE void wire_upkeep(const rf_shares *s)
+RF_DEVICE void wire_upkeep(const rf_shares *s, uint32_t threads)
 {
     uint32_t turn = (uint32_t)(s->turn.epoch / RF_SLOTS);
-    if (turn % RF_UPKEEP_EVERY == 0 && block_index() == grid_size() - 1 && thread_index() == 0) {
-        uint32_t i = turn / RF_UPKEEP_EVERY % (uint32_t)(s->t.p->slot_bytes / 16);
-        if (i >= s->t.packs) {
-            rf_pack16 v = {{0, 0, 0, tag_of(s)}};
-            store_sys(vector_at(s, s->rank, i), v);
+    if (turn % RF_UPKEEP_EVERY == 0 && block_index() == grid_size() - 1) {
+        uint32_t places = (uint32_t)(s->t.p->slot_bytes / 16) / RF_UPKEEP_VECTORS;
+        uint32_t first = turn / RF_UPKEEP_EVERY % places * RF_UPKEEP_VECTORS;
+        rf_pack16 v = {{0, 0, 0, tag_of(s) << 16}};
+        for (uint32_t i = thread_index(); i < RF_UPKEEP_VECTORS; i += threads) {
+            if (first + i >= s->t.packs) {
+                store_sys(vector_at(s, s->rank, first + i), v);
+            }
         }
     }
 }
