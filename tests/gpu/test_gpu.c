@@ -351,6 +351,55 @@ static void mixed(int rank, int world, void *arg)
     hand_around(rank, world, 1);
 }
 
+/* ---- tags that come round ---- */
+
+/* A large call, so many small ones that the next large one has its tag, and a rank late for that
+ * one: what it left in its vectors the first time must not be taken for its new tensor. */
+static void tags(int rank, int world, void *arg)
+{
+    (void)arg;
+    enum { LARGE_BYTES = 1000004, SMALL = 64, NODES = 257, LAPS = 255 };
+    _Static_assert(NODES * LAPS + 1 == 1 << 16, "from one large call to the next");
+    gpu g;
+    gpu_open(&g, rank, world, CAPACITY);
+    rf_config config = gpu_config(&g, CAPACITY);
+    rf_comm *comm = gpu_comm(&g, "tags", &config);
+    rf_error err = {0};
+    for (size_t i = 0; i < rfi_variant_count(comm); i++) {
+        const rf_variant *v = rfi_variant_at(comm, i);
+        rf_dtype dtype = (rf_dtype)v->dtype;
+        uint64_t large = LARGE_BYTES / rf_dtype_size(dtype);
+        rf_shape shape = {.dtype = dtype, .rows = 1, .hidden = large};
+        if (v->wire != RFI_WIRE_TAG || v->threads != 256 || v->unroll != 1 || v->by_rank ||
+            rfi_refusal(comm, v, &shape))
+            continue;
+        RANK_CHECK(!rfi_variant_ready(comm, v, &err), "%s", err.text);
+        capture_begin(&g, comm);
+        for (int c = 0; c < NODES; c++)
+            RANK_CHECK(launch(&g, comm, v, 1, SMALL, 0, 0) == RF_OK, "%s",
+                       rf_comm_error(comm)->text);
+        CUgraphExec exec = capture_end(&g, comm);
+        for (uint64_t seed = 1; seed <= 2; seed++) {
+            gpu_fill(&g, dtype, large, 0, seed);
+            rank_barrier();
+            if (seed == 2 && rank == 0)
+                DRIVER(&g, cuLaunchHostFunc(g.stream, spin, (void *)(uintptr_t)5000));
+            RANK_CHECK(launch(&g, comm, v, 16, large, 0, 0) == RF_OK, "%s",
+                       rf_comm_error(comm)->text);
+            gpu_check(&g, dtype, large, 0, v->name);
+            for (int r = 0; r < LAPS && seed == 1; r++)
+                DRIVER(&g, cuGraphLaunch(exec, g.stream));
+            gpu_wait(&g, comm);
+        }
+        DRIVER(&g, cuGraphExecDestroy(exec));
+        if (rank == 0)
+            printf("  %s\n", v->name);
+    }
+    RANK_CHECK(rf_comm_close(comm, 10000, &err) == RF_OK, "%s", err.text);
+    rf_comm_destroy(comm);
+    gpu_close(&g);
+}
+
 /* ---- tensors that are not the device's ---- */
 
 static void refuse_tensor(gpu *g, rf_comm *comm, const void *in, void *out, const char *text)
@@ -819,8 +868,8 @@ static const struct {
     {"refusals", refusals, 0}, {"transports", transports, 0}, {"sums", sums, 0},
     {"variants", variants, 0}, {"islands", islands, 0},       {"tensors", tensors, 0},
     {"replays", replays, 0},   {"relay", relay, 0},           {"mixed", mixed, 0},
-    {"captures", captures, 0}, {"faults", faults, 0},         {"killed", killed, 1},
-    {"times", times, 1},
+    {"tags", tags, 0},         {"captures", captures, 0},     {"faults", faults, 0},
+    {"killed", killed, 1},     {"times", times, 1},
 };
 
 int main(int argc, char **argv)
