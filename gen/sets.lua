@@ -69,7 +69,6 @@ function sets.gpu(options)
     peer(WORLDS, both, { 256, 512 }, { 1 }, "any", seq)
     peer(WORLDS, both, options.pcie and { 256, 512 } or { 512 }, { 2, 4 }, "any", seq)
     peer(WORLDS, { "os" }, { 128 }, { 1 }, "own", either)
-    peer(WORLDS, { "os" }, { 128, 256 }, { 2 }, "own", either)
     peer(WORLDS, both, { 256, 512, 1024 }, { 1 }, "own", either)
 
     if options.pcie then
@@ -77,6 +76,8 @@ function sets.gpu(options)
         -- for switches that collapse where all store to all
         peer({ 3, 4, 5, 6, 7, 8 }, { "pt" }, { 256 }, { 1, 4 }, "any", seq)
         add("peer", "flag", WORLDS, both, { 320 }, { 1, 2 }, "any", seq)
+    else
+        peer(WORLDS, { "os" }, { 128, 256 }, { 2 }, "own", either)
     end
 
     host("tag", both, { 256, 512 }, { 1 }, "any", seq)
