@@ -12,17 +12,17 @@
  * Host memory, measured by two H200s on PCIe Gen5, in graphs, bf16, without dependent launch; us,
  * and the best that was found in brackets:
  *
- *     tag    2 KiB 3.54 (2.87)   4 KiB 2.90 (2.90)   8 KiB 2.96 (2.96)   16 KiB 3.42 (3.42)
- *           32 KiB 4.04 (4.04)  64 KiB 5.74 (5.74)  128 KiB 8.15 (8.07)  256 KiB 12.3 (12.3)
- *          512 KiB 21.1 (21.1)   1 MiB 39.5 (39.5)
+ *     tag    4 KiB 3.30 (3.30)   8 KiB 3.47 (3.20)  16 KiB 3.45 (3.45)   32 KiB 4.17 (4.03)
+ *           64 KiB 5.52 (5.52) 128 KiB 7.88 (7.60) 256 KiB 11.6 (11.6)  512 KiB 19.5 (19.5)
+ *            1 MiB 36.9 (36.4)
  *     ring   2 MiB 69.6 (68.8)   4 MiB 120 (120)     8 MiB 220 (220)     16 MiB 420 (420)
  *           32 MiB 821 (821)    64 MiB 1627 (1622)
  *
- * A pack for each thread wins as long as blocks last, and then as many for each block: 16 KiB take
- * 3.42 in 11 blocks of 128 and 4.6 in 6; 128 KiB 8.15 in 43 and 8.8 in 32. Beyond `blocks` the bus
- * is full, and more threads only poll: 256 KiB 12.7 in 57. The ring's two-shot beats its one-shot
- * by 2 to 5 % from 4 MiB on, and tag's is 3 % behind its one-shot at 256 KiB. Worlds beyond two
- * were not measured: there two-shot reads less, and waits twice. */
+ * A pack for each thread wins as long as blocks last, and then as many for each block: 64 KiB take
+ * 5.52 in 37 blocks of 128 and 6.07 in 19; 256 KiB 11.6 in 49 (three packs a thread) and 12.0 in
+ * 37. Beyond `blocks` the bus is full, and more threads only poll: 1 MiB 39.1 in 74. The ring's
+ * two-shot beats its one-shot by 2 to 5 % from 4 MiB on, and tag's is 3 % behind its one-shot at
+ * 256 KiB. Worlds beyond two were not measured: there two-shot reads less, and waits twice. */
 static const struct {
     uint64_t bytes; /* up to and including */
     struct {
@@ -38,10 +38,10 @@ static const struct {
         uint16_t threads, blocks; /* blocks: no more of so many threads */
     } host;
 } classes[] = {
-    {8u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, TAG, 1, 128, 48}},
-    {64u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, TAG, 1, 128, 48}},
-    {256u << 10, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 256}, {TS, OS, TAG, 1, 128, 48}},
-    {1u << 20, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 512}, {TS, OS, TAG, 1, 128, 48}},
+    {8u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, TAG, 1, 128, 49}},
+    {64u << 10, {OS, RFI_COPY_CACHED, 64}, {OS, OS, 128}, {OS, OS, TAG, 1, 128, 49}},
+    {256u << 10, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 256}, {TS, OS, TAG, 1, 128, 49}},
+    {1u << 20, {TS, RFI_COPY_CACHED, 256}, {TS, OS, 512}, {TS, OS, TAG, 1, 128, 49}},
     {UINT64_MAX, {TS, RFI_COPY_CACHED, 512}, {TS, OS, 1024}, {TS, TS, RING, 2, 576, 16}},
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
@@ -163,7 +163,7 @@ static const rf_variant *best_of(const rf_comm *comm, const rf_shape *shape, int
  * tactics do. */
 int rfi_class_choose(const rf_comm *comm, const rf_shape *shape, rfi_class_choice *out)
 {
-    uint64_t bytes = shape->rows * shape->hidden * rf_dtype_size(shape->dtype);
+    uint64_t bytes = rfi_shape_bytes(shape);
     int c = rfi_class_of(bytes);
     const rf_variant *best = NULL;
     for (int i = 0, t; !best && (t = rfi_transport_on(comm, i)) >= 0; i++)

@@ -438,7 +438,7 @@ static void host_memory_has_its_classes(void **state)
         uint32_t grid;
     } rows[] = {
         {0, 2048, 1, 2},       {0, 16 << 10, 1, 11}, {0, 64 << 10, 1, 43}, {0, 128 << 10, 1, 43},
-        {0, 1 << 20, 1, 46},   {0, 2 << 20, 8, 16},  {0, 64 << 20, 8, 16}, {2, 16 << 10, 5, 6},
+        {0, 1 << 20, 1, 49},   {0, 2 << 20, 8, 16},  {0, 64 << 20, 8, 16}, {2, 16 << 10, 5, 6},
         {2, 256 << 10, 5, 22}, {9, 2 << 20, 9, 16},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -482,8 +482,8 @@ static void usual_grids(void **state)
         {RF_X(PEER, ISLANDS, NAN, 4, 128, 1), 64 << 10, 16},       /* one owner of two */
         {RF_X(PEER, ONE_SHOT, FLAG, 4, 192, 1), 64 << 10, 32},     /* 64 of them move nothing */
         {RF_X(PEER, ONE_SHOT, FLAG, 4, 192, 1), 16 << 20, RF_RING_LANES},
-        {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 39 * 160 * 12, 39}, /* 6144 threads in all */
-        {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 40 * 160 * 12, 20},
+        {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 40 * 160 * 12, 40}, /* 6272 threads in all */
+        {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 41 * 160 * 12, 21},
         {RF_X(HOST, ONE_SHOT, TAG, 2, 160, 1), 160 * 14, 2},
 #undef RF_X
     };
