@@ -149,7 +149,7 @@ typedef struct rf_region {
  * - RF_RING_LANES rf_ring_flags: the owner's
  * - two halves of RF_HOST_HALF_BYTES
  *
- * Cleared: all zero bytes (no tag is 0 before the epoch has come round to it). What only the owner
+ * Cleared: all zero bytes (no tag is 0 before the upkeep has replaced them). What only the owner
  * uses - the control lines - lies in its device memory, where entering costs less. */
 
 #define RF_CONTROL_SLOTS 0

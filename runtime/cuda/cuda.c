@@ -242,8 +242,9 @@ static const char *cuda_misfit(const rf_variant *v, uint64_t slot_bytes, uint64_
         2 * island * ((packs + island - 1) / island) * 16 > slot_bytes)
         return "islands need twice the tensor's room";
     uint32_t pack = rfi_pack_bytes(v);
-    if (v->wire == RFI_WIRE_TAG && (bytes + pack - 1) / pack * 16 > slot_bytes)
-        return "is for tensors that fit into a slot of host memory";
+    if (v->wire == RFI_WIRE_TAG &&
+        (bytes > RF_HOST_TAG_BYTES || (bytes + pack - 1) / pack * 16 > slot_bytes))
+        return "is for tensors of 1 MiB at most, that fit into a slot of host memory";
     if (v->wire == RFI_WIRE_FLAG && packs > RF_RING_PACKS)
         return "more packs than the ring counts turns for";
     return packs >> 31 ? "more packs than a kernel counts" : NULL;
@@ -448,8 +449,8 @@ static void cuda_poison(rfi_device *d, uint8_t transport, const rf_params *chann
     }
 }
 
-/* Zero, which is no epoch's tag and the lowest of flags; but between peers slots are all sentinel,
- * words of ones. */
+/* Zero, which is the lowest of flags, and no epoch's tag before the upkeep has replaced it; but
+ * between peers slots are all sentinel, words of ones. */
 static CUresult clear_memory(rfi_device *d, uint8_t transport, const rf_params *channel,
                              size_t bytes)
 {

@@ -13,9 +13,9 @@
  * do, whatever their dtype, and the largest slot has 342 times so many; so every vector is younger
  * than 342 * 32 * 4 calls (twice, since there are two slots, and twice more where the count of
  * calls wraps), which is less than 2^16. That goes for cleared ones too, whose 0 is the tag of the
- * epoch 2^16 - 1. Nobody reads a vector outside the call's extent, nor, with two slots, is anybody
- * still reading it for an earlier call. Stores of one call to a vector come before those of a later
- * one: a kernel's stores are complete when it ends.
+ * epoch 2^16 - 1. Nobody reads a vector outside the call's extent (of ranks that agree on it), nor,
+ * with two slots, is anybody still reading it for an earlier call. Stores of one call to a vector
+ * come before those of a later one: a kernel's stores are complete when it ends.
  */
 #ifndef RANKFOLD_CUDA_WIRE_TAG_CUH
 #define RANKFOLD_CUDA_WIRE_TAG_CUH

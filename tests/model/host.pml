@@ -3,7 +3,7 @@
  * complete when the kernel retires (NO_FLUSH: not even then).
  *
  * Sentinel wire: on entry and before its push a rank re-arms what it wrote two calls ago. With
- * EPOCH_WIRE every word carries its call's epoch instead (12+4), and nothing is re-armed.
+ * EPOCH_WIRE every word carries its call's epoch instead (wire tag), and nothing is re-armed.
  *
  * Word w of source src in a slot: the source's input, or the sum if the source owns w in a two-shot. */
 #ifndef SLOTS

@@ -85,16 +85,17 @@ static rf_control *control(const machine *m, uint32_t rank)
 }
 
 /* Tags of wire tag as the calls before `epoch` have left them, which were all as small as can be:
- * every second one of a slot looks after a vector.
+ * every second one of a slot looks after some vectors.
  */
 static void tag_slots(machine *m, uint32_t rank)
 {
-    uint64_t n = m->config.slot_bytes / 16, epoch = m->config.epoch;
+    uint32_t kept = m->config.kept;
+    uint64_t n = m->config.slot_bytes / 16 / kept, epoch = m->config.epoch;
     for (uint64_t e = epoch - (epoch < 4 * n ? epoch : 4 * n); e < epoch; e++) {
         unsigned char *slot = m->region[rank] + RF_REGION_HEADER + e % 2 * m->config.slot_bytes;
-        if (e / 2 % 2 == 0) {
-            ((rf_pack16 *)(void *)slot)[e / 4 % n].w[3] = ((uint32_t)(e + 1) & m->config.tag_mask)
-                                                          << 16;
+        rf_pack16 *at = (rf_pack16 *)(void *)slot + e / 4 % n * kept;
+        for (uint32_t i = 0; i < kept && e / 2 % 2 == 0; i++) {
+            at[i].w[3] = ((uint32_t)(e + 1) & m->config.tag_mask) << 16;
         }
     }
 }
@@ -631,6 +632,11 @@ uint32_t machine_slots(void)
 uint32_t machine_half(void)
 {
     return 6 * 2 * 16 * running->config.world;
+}
+
+uint32_t machine_kept(void)
+{
+    return running->config.kept;
 }
 
 uint32_t machine_tag_mask(void)

@@ -54,6 +54,7 @@ typedef struct machine_config {
     uint64_t slot_bytes;
     uint64_t epoch;    /* first epoch of every region and family */
     uint32_t tag_mask; /* wire tag: bits of the tag */
+    uint32_t kept;     /* wire tag: vectors that a call looks after at a time */
     uint64_t deadline; /* in steps of the machine */
     uint32_t kib_clocks;
     machine_flaw flaw;
@@ -106,5 +107,6 @@ machine_flaw machine_flawed(void);
 uint32_t machine_slots(void);
 uint32_t machine_half(void); /* of the ring, in bytes */
 uint32_t machine_tag_mask(void);
+uint32_t machine_kept(void);
 
 #endif

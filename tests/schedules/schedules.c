@@ -70,9 +70,9 @@ static const series all_series[] = {
     {"host_tag", &kernels_host_f32, 0, KERNELS_SLOTS, 400, 7, COUNT, 0, ALL_TAGS, 3, MIXED},
     {"host_ring", &kernels_host_f32, KERNELS_SLOTS, KERNELS_RING, 400, 7, MAX_COUNT, 0, ALL_TAGS, 6,
      MIXED},
-    /* four vectors in a slot, tags that come round after 32 calls */
+    /* a slot of four places of one vector, or of five, and tags that come round after 32 calls */
     {"host_tags", &kernels_host_f32, 0, KERNELS_SLOTS, 150, MAX_CALLS, 12, 64, 31, 3, MIXED},
-    {"host_tags_16", &kernels_host_bf16, 0, KERNELS_SLOTS, 150, MAX_CALLS, 28, 64, 31, 3, MIXED},
+    {"host_tags_16", &kernels_host_bf16, 0, KERNELS_SLOTS, 150, MAX_CALLS, 140, 320, 31, 3, MIXED},
     /* one-shots of so many packs that they wait for the link: RF_SETTLE_KIB, 64 packs each */
     {"host_settle", &kernels_host_f32, 0, 2, 40, 4, MAX_COUNT, 0, ALL_TAGS, 64, MIXED},
 };
@@ -272,6 +272,7 @@ static const char *run(const series *s, uint64_t seed, machine_flaw flaw, troubl
     machine_config config = {.seed = seed, .world = world, .flaw = flaw};
     config.host = s->table->host;
     config.tag_mask = s->tag_mask;
+    config.kept = config.host && s->slot_bytes ? (uint32_t)s->slot_bytes / 64 : 1;
     config.kib_clocks = KIB_CLOCKS;
     config.deadline = t == TROUBLE_AWAY ? LATER : UINT64_MAX / 4;
     config.slot_bytes = (s->count * 4 + 2 * 16 * RF_MAX_WORLD) * (uint64_t)world;

@@ -726,6 +726,27 @@ static void islands_have_room(void **state)
         }
 }
 
+/* Whatever the capacity: tensors up to it, as far as the wire goes, and no pack more than a slot
+ * has vectors. */
+static void tagged_packs_have_room(void **state)
+{
+    (void)state;
+    const char *refusal = "is for tensors of 1 MiB at most, that fit into a slot of host memory";
+    for (rf_dtype dtype = RF_F32; dtype <= RF_F16; dtype++)
+        for (uint64_t capacity = 1; capacity < 1u << 30; capacity = capacity * 3 + 1) {
+            rf_variant v = {.world = 2,
+                            .dtype = (uint8_t)dtype,
+                            .algo = RFI_ALGO_ONE_SHOT,
+                            .transport = RFI_TRANSPORT_HOST,
+                            .wire = RFI_WIRE_TAG};
+            uint64_t slot = cuda->layout(RFI_TRANSPORT_HOST, capacity).slot_bytes;
+            uint64_t most = slot / 16 * rfi_pack_bytes(&v), limit = RF_HOST_TAG_BYTES;
+            assert_null(cuda->misfit(&v, slot, capacity < limit ? capacity : limit));
+            assert_null(cuda->misfit(&v, slot, most < limit ? most : limit));
+            assert_string_equal(cuda->misfit(&v, slot, (most < limit ? most : limit) + 1), refusal);
+        }
+}
+
 static CUresult no_such_device(CUdevice *device, const char *bus)
 {
     (void)device, (void)bus;
@@ -825,6 +846,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clocks_of_a_link),
         cmocka_unit_test(islands_have_room),
+        cmocka_unit_test(tagged_packs_have_room),
         cmocka_unit_test(facts_of_a_device),
         cmocka_unit_test(routes_of_devices),
         cmocka_unit_test_setup(both_ends_see_one_memory, setup),

@@ -259,6 +259,34 @@ static void test_candidates_fit_the_shape(void **state)
     free(list);
 }
 
+/* 128 KiB are 9363 packs of bf16, in blocks of 128. */
+static void test_blocks_share_the_packs_of_the_wire(void **state)
+{
+    (void)state;
+    const rf_variant v = {.name = "v",
+                          .world = 2,
+                          .dtype = RF_BF16,
+                          .algo = RFI_ALGO_ONE_SHOT,
+                          .transport = RFI_TRANSPORT_HOST,
+                          .wire = RFI_WIRE_TAG,
+                          .isa = RFI_ISA_SM90,
+                          .threads = 128,
+                          .unroll = 1};
+    const rf_variant *variants[] = {&v};
+    rf_comm comm = {.world = 2, .backend = &rfi_backend_cuda, .isa_mask = UINT32_MAX};
+    const rf_shape shape = {.dtype = RF_BF16, .rows = 16, .hidden = 4096};
+    rfi_tune_candidate *list;
+    size_t n;
+    comm.max_grid = 132;
+    comm.variants = variants, comm.n_variants = 1;
+    comm.transport[RFI_TRANSPORT_HOST].on = 1;
+    comm.transport[RFI_TRANSPORT_HOST].layout =
+        rfi_backend_cuda.layout(RFI_TRANSPORT_HOST, UINT64_C(64) << 20);
+    assert_int_equal(rfi_candidates(&comm, &shape, NULL, &list, &n, NULL), RF_OK);
+    assert_true(n > 2 && list[n - 1].grid == 74 && list[n - 2].grid == 37);
+    free(list);
+}
+
 static void test_one_wrong_bit_is_found_where_it_is(void **state)
 {
     (void)state;
@@ -379,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_the_oracles_sum_is_right),
         cmocka_unit_test(test_untouched_output_is_wrong),
         cmocka_unit_test(test_candidates_fit_the_shape),
+        cmocka_unit_test(test_blocks_share_the_packs_of_the_wire),
         cmocka_unit_test(test_one_wrong_bit_is_found_where_it_is),
         cmocka_unit_test(test_sums_in_another_order_are_near),
         cmocka_unit_test(test_a_byte_behind_the_output_is_found),

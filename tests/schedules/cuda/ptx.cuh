@@ -14,7 +14,7 @@
 #define RF_CHECK_EVERY    32u
 #define RF_TAG_MASK       machine_tag_mask()
 #define RF_UPKEEP_EVERY   2
-#define RF_UPKEEP_VECTORS 1
+#define RF_UPKEEP_VECTORS machine_kept()
 #define RF_SETTLE_KIB     1
 #define RF_RING_WINDOW    (machine_flawed() == FLAW_WINDOW ? 5u : 6u)
 
@@ -104,6 +104,7 @@ RF_DEVICE void store_plain12(void *at, rf_pack16 v)
 RF_DEVICE uint32_t load_plain2(const void *at)
 {
     uint16_t v;
+    assert((uintptr_t)at % 2 == 0);
     machine_step();
     memcpy(&v, at, 2);
     return v;
@@ -112,6 +113,7 @@ RF_DEVICE uint32_t load_plain2(const void *at)
 RF_DEVICE void store_plain2(void *at, uint32_t v)
 {
     uint16_t half = (uint16_t)v;
+    assert((uintptr_t)at % 2 == 0);
     machine_step();
     memcpy(at, &half, 2);
 }
