@@ -51,7 +51,8 @@ function rules.wide_accesses(kernel, v)
     for _, instruction in ipairs(of_body(kernel, "^[LS][DT]")) do
         local op = instruction.op
         local device = op:find("^[LS][DT]G%.")
-        local fewer = v.wire == "tag" and (op:find("^...%.E$") or op:find("^...%.E%.SYS$") or v.dtype ~= "f32" and op:find("^...%.E%.U16"))
+        local fewer = v.wire == "tag" and (op:find("^...%.E$") or op:find("^...%.E%.SYS$")
+            or v.dtype ~= "f32" and op:find("^...%.E%.U16"))
         if not device and not op:find("^LDC") then
             return "touches other memory than the devices': " .. op
         elseif device and not op:find("%.128") and not op:find("%.STRONG") and not fewer then
