@@ -164,8 +164,9 @@ typedef struct rf_region {
 /* Bytes of a slot of a host region: depends on the capacity only, and has room for the smaller
  * packs. */
 #define RF_HOST_SLOT_BYTES(capacity)                                                               \
-    (((((capacity) < RF_HOST_TAG_BYTES ? (uint64_t)(capacity) : RF_HOST_TAG_BYTES) + 11) / 12 *    \
-          16 +                                                                                     \
+    (((((capacity) < RF_HOST_TAG_BYTES ? (uint64_t)(capacity) : RF_HOST_TAG_BYTES) +               \
+       RF_TAG_PACK_BYTES(4) - 1) /                                                                 \
+          RF_TAG_PACK_BYTES(4) * 16 +                                                              \
       4095) /                                                                                      \
      4096 * 4096)
 

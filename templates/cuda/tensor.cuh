@@ -17,10 +17,8 @@ RF_DEVICE rf_tensor tensor_of(const rf_params *p, uint32_t pack_bytes)
 {
     rf_tensor t;
     uint32_t lanes = pack_bytes / RF_ELEMENT_BYTES;
-    uint32_t odd = pack_bytes == 16   ? 15
-                   : pack_bytes == 12 ? 3
-                                      : 1; /* bits of a pointer that is
-                                              not aligned */
+    /* bits of a pointer that is not aligned */
+    uint32_t odd = pack_bytes == 16 ? 15 : pack_bytes == 12 ? 3 : 1;
     t.p = p;
     t.pack_bytes = pack_bytes;
     /* what travels in smaller packs is small, and 32 bits are divided sooner */

@@ -513,7 +513,7 @@ int main(int argc, char **argv)
         FOUND("a vector that tears", "host_tag", FLAW_TEARING),
         FOUND("a tag without epoch", "host_tag", FLAW_NO_TAG),
         FOUND("a tag that came round", "host_tags", FLAW_NO_UPKEEP),
-        FOUND("a tag of 16 bits that came round", "host_tags_16", FLAW_NO_UPKEEP),
+        FOUND("one of five tags that came round", "host_tags_16", FLAW_NO_UPKEEP),
         RING_FLAWS("peer_ring"),
         RING_FLAWS("host_ring"),
     };
